@@ -1,0 +1,74 @@
+"""An Experiment: cases x arms x trials, and what it may cost."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from eval_pipeline.domain.base import Spec
+from eval_pipeline.domain.ids import Slug
+
+Policy = Literal["clip_cell", "raw", "minmax", "all_pass"]
+WORKTREE = "WORKTREE"
+
+
+class DatasetSpec(Spec):
+    """`cases` are global case names with globs (`harbour.*`), or `tag:<tag>`."""
+
+    name: Slug
+    description: str | None = None
+    cases: Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class AppSpec(Spec):
+    """`app.yaml`. repo: a git repository, relative to the project; path: the app's folder in it."""
+
+    name: Slug
+    repo: str = "."
+    path: str = "."
+    branch: str = "main"
+
+
+class ArmSpec(Spec):
+    """ref: any git revision, or WORKTREE for the uncommitted tree. config: passed to the agent as it stands."""
+
+    name: Slug
+    ref: str
+    config: dict[str, Any] = {}
+
+
+class Budget(Spec):
+    cost_usd: Annotated[float, Field(gt=0)]
+
+
+class JudgeSpec(Spec):
+    model: str
+    votes: Annotated[int, Field(ge=1)] = 1
+
+
+class ExperimentSpec(Spec):
+    """`experiments/<name>.yaml`. budget: None means unlimited."""
+
+    name: Slug
+    description: str | None = None
+    dataset: Slug
+    app: Slug
+    arms: Annotated[tuple[ArmSpec, ...], Field(min_length=1)]
+    trials: Annotated[int, Field(ge=1)] = 1
+    baseline: Slug | None = None
+    policy: Policy = "clip_cell"
+    backend: Literal["local"] = "local"
+    budget: Budget | None = None
+    judge: JudgeSpec | None = None
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ExperimentSpec:
+        names = [arm.name for arm in self.arms]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"arm names appear twice: {', '.join(twice)}")
+        if self.baseline is not None and self.baseline not in names:
+            raise ValueError(f"baseline {self.baseline!r} is not one of the arms: {', '.join(names)}")
+        return self

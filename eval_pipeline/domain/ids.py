@@ -1,0 +1,58 @@
+"""Names: slugs, case names, cell keys and the names of sandboxes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+SLUG_PATTERN = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
+SLUG_MAX = 64
+
+
+def check_slug(value: str) -> str:
+    """Return `value`, or raise ValueError: names end up in paths, partition keys and sandbox tags."""
+    if len(value) > SLUG_MAX or not SLUG_PATTERN.fullmatch(value):
+        raise ValueError(
+            f"{value!r} is not a name: lower-case letters and digits, joined by single '-' or '_', at most {SLUG_MAX} characters"
+        )
+    return value
+
+
+Slug = Annotated[str, AfterValidator(check_slug)]
+
+
+@dataclass(frozen=True, order=True)
+class CellKey:
+    """One independent run. Written `experiment/world.case/arm/trial`: the Dagster partition key."""
+
+    experiment: str
+    world: str
+    case: str
+    arm: str
+    trial: int
+
+    def __str__(self) -> str:
+        return f"{self.experiment}/{self.world}.{self.case}/{self.arm}/{self.trial}"
+
+    @property
+    def case_name(self) -> str:
+        return f"{self.world}.{self.case}"
+
+    @classmethod
+    def parse(cls, text: str) -> CellKey:
+        """Raise ValueError when `text` is not a cell key."""
+        parts = text.split("/")
+        world, dot, case = parts[1].partition(".") if len(parts) == 4 else ("", "", "")
+        if not dot or not parts[3].isdecimal():
+            raise ValueError(f"{text!r} is not a cell key: experiment/world.case/arm/trial")
+        return cls(parts[0], check_slug(world), check_slug(case), check_slug(parts[2]), int(parts[3]))
+
+
+def sandbox_name(installation: str, cell: str, attempt: int) -> str:
+    """`e-` and 24 hex digits: the same attempt of the same cell always asks for the same sandbox."""
+    identity = f"{installation}\0{cell}\0{attempt}"
+    return "e-" + hashlib.sha256(identity.encode()).hexdigest()[:24]

@@ -1,0 +1,57 @@
+"""What a model call used, in disjoint token classes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from eval_pipeline.domain.base import Spec
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class Usage(Spec):
+    """Tokens of one or more calls to one model; no token is in two classes.
+
+    output includes reasoning; `reasoning` is a sub-count of it, kept for information.
+    """
+
+    model: str
+    input_uncached: Count = 0
+    cache_read: Count = 0
+    cache_write_5m: Count = 0
+    cache_write_1h: Count = 0
+    output: Count = 0
+    reasoning: Count = 0
+    calls: Count = 1
+
+    @model_validator(mode="after")
+    def _sub_count(self) -> Usage:
+        if self.reasoning > self.output:
+            raise ValueError(f"reasoning ({self.reasoning}) is a part of output ({self.output}) and can't exceed it")
+        return self
+
+    def plus(self, other: Usage) -> Usage:
+        """Raise ValueError when the models differ."""
+        if other.model != self.model:
+            raise ValueError(f"usage of {self.model!r} and {other.model!r} can't be added")
+        mine, theirs = self.model_dump(exclude={"model"}), other.model_dump(exclude={"model"})
+        return Usage(model=self.model, **{name: mine[name] + theirs[name] for name in mine})
+
+
+_FIELDS = frozenset(Usage.model_fields)
+
+
+def usage_from_event(event: dict[str, Any]) -> Usage:
+    """Read a transcript's `usage` event. Unknown keys are ignored; raises ValueError on a bad or missing count."""
+    return Usage.model_validate({key: value for key, value in event.items() if key in _FIELDS})
+
+
+def total_by_model(usages: list[Usage]) -> list[Usage]:
+    """One sum a model, in order of first use."""
+    totals: dict[str, Usage] = {}
+    for usage in usages:
+        seen = totals.get(usage.model)
+        totals[usage.model] = seen.plus(usage) if seen else usage
+    return list(totals.values())

@@ -1,0 +1,78 @@
+"""This machine: who it is, and the places and users that unprivileged helpers can reach."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import stat
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from eval_pipeline.errors import InfrastructureError
+
+SANDBOX_USER = "evals-sandbox"
+POSTGRES_USER = "evals-postgres"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The uid and gid that a helper process runs under; never 0."""
+
+    uid: int
+    gid: int
+
+
+def host_id(state_dir: Path) -> str:
+    """32 hex digits of (machine, boot, state directory): who may adopt a local sandbox or declare it lost."""
+    parts = [_read("/etc/machine-id"), _read("/proc/sys/kernel/random/boot_id"), str(state_dir.resolve())]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def unprivileged(user: str) -> Identity:
+    """The identity to run a helper under: ourselves, or as root the system user `user`, made when absent.
+
+    bwrap started as uid 0 leaves the host's sysctls writable, and PostgreSQL refuses uid 0.
+    """
+    if os.getuid() != 0:
+        return Identity(os.getuid(), os.getgid())
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        command = ["useradd", "--system", "--no-create-home", "--home-dir", "/nonexistent"]
+        made = subprocess.run([*command, "--shell", "/usr/sbin/nologin", user], capture_output=True, text=True, check=False)
+        try:
+            entry = pwd.getpwnam(user)  # another process may have made it meanwhile
+        except KeyError:
+            raise InfrastructureError(
+                f"the system user {user!r} is missing and useradd could not make it: {made.stderr.strip() or made.returncode}",
+                hint=f"run as a normal user, or create the user yourself: useradd --system {user}",
+            ) from None
+    return Identity(entry.pw_uid, entry.pw_gid)
+
+
+def reachable_root(state_dir: Path) -> Path:
+    """A directory that unprivileged helpers can traverse: `state_dir`, or as root below a private home a twin of it.
+
+    The twin is /var/lib/evals/<12 hex of the state directory's path>, mode 0711.
+    """
+    state_dir.mkdir(parents=True, exist_ok=True)
+    if os.getuid() != 0 or _traversable(state_dir):
+        return state_dir
+    twin = Path("/var/lib/evals") / hashlib.sha256(str(state_dir.resolve()).encode()).hexdigest()[:12]
+    for folder in (twin.parent, twin):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o711)
+    return twin
+
+
+def _traversable(path: Path) -> bool:
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in (path, *path.resolve().parents))

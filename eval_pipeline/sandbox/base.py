@@ -1,0 +1,156 @@
+"""The port to isolated machines. This docstring is the contract; every backend passes tests/contract/ unchanged.
+
+A Sandbox serves one attempt (or builds one layer). Its name is `e-<24 hex>` and is derived from (installation, cell, attempt),
+so asking twice gives the same machine: `get_or_create` adopts what exists under our installation and raises ForeignSandbox
+for another's. Names are unique per host (local) or per app (modal).
+
+Inside a sandbox:
+  /world      the snapshot, read-only                  /run/evals  the runner's own files and `files`
+  /out        $EVALS_OUTPUT, the only collected tree   layers      the root file system, copy-on-write
+Everything runs as one unprivileged user with no capabilities and no route; HTTP_PROXY and HTTPS_PROXY lead to the allowlist
+proxy when `egress` is not empty. Nothing written inside reaches a layer, the world, the host or another sandbox.
+
+Commands: `start(id, argv)` is idempotent per id, also across orchestrators; it returns once the command is accepted.
+`state(id)`: absent (never accepted), running, exited (with code; 128+n for signal n), lost (the sandbox is gone and no exit was
+recorded). The exit code comes from the runner, never from the command's output. A command outlives the orchestrator.
+`stop(id)` kills the command's process group; `terminate` kills the whole tree, verifies it, and is idempotent.
+
+Errors: SandboxLost when the sandbox is gone, SandboxError for anything else that is ours; both are infrastructure.
+Paths are absolute inside the sandbox. Binary stays binary. `read` and `tail` never follow links and never block on a FIFO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+OUTPUT_DIR = "/out"
+WORLD_DIR = "/world"
+RUN_DIR = "/run/evals"
+
+
+class Phase(StrEnum):
+    ABSENT = "absent"
+    RUNNING = "running"
+    EXITED = "exited"
+    LOST = "lost"
+
+
+@dataclass(frozen=True)
+class CommandState:
+    """exit_code: None unless exited. elapsed_s: monotonic time from start to now or exit; None when absent or lost."""
+
+    phase: Phase
+    exit_code: int | None = None
+    elapsed_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """cpu in cores; the rest in MiB."""
+
+    cpu: float = 1.0
+    memory_mib: int = 1024
+    disk_mib: int = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxSpec:
+    """What to make. `layers`: refs, lowest first, as `commit` returned them. `world`: directory of the restored snapshot.
+
+    files: read-only files by absolute path under /run/evals. secrets: environment that only commands started with
+    `with_secrets=True` see; never in an argv, a tag, a log or the host's file system. egress: `host:port` endpoints.
+    """
+
+    name: str
+    installation: str
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    layers: Sequence[str] = ()
+    world: Path | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    egress: Sequence[str] = ()
+    resources: Resources = Resources()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxInfo:
+    name: str
+    installation: str
+    tags: Mapping[str, str]
+    alive: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """The output bundle's contents. `skipped`: path -> why it was left out (link, FIFO, device, too large, bad name).
+
+    Paths are relative to /out; names that are not UTF-8 are kept through surrogateescape.
+    """
+
+    n_files: int
+    size_bytes: int
+    skipped: Mapping[str, str]
+
+
+class Sandbox(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    async def start(
+        self, command_id: str, argv: Sequence[str], *, env: Mapping[str, str], workdir: str, with_secrets: bool = False
+    ) -> None: ...
+
+    async def state(self, command_id: str) -> CommandState: ...
+
+    async def stop(self, command_id: str) -> None: ...
+
+    async def logs(self, command_id: str, max_bytes: int = 65536) -> tuple[bytes, bytes]:
+        """The last `max_bytes` of stdout and of stderr."""
+        ...
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Under /out only."""
+        ...
+
+    async def read(self, path: str, max_bytes: int) -> bytes | None:
+        """A regular file under /out; None when there is none. Raises SandboxError when it is larger than `max_bytes`."""
+        ...
+
+    async def tail(self, path: str, offset: int, max_bytes: int) -> bytes:
+        """Up to `max_bytes` from `offset` of a regular file under /out; empty when there is none or nothing new."""
+        ...
+
+    async def collect(self, dest: Path) -> Collected:
+        """Write /out and the commands' logs as one tar.gz to `dest`: `out/...`, `logs/<command>.stdout|stderr`."""
+        ...
+
+    async def alive(self) -> bool: ...
+
+    async def terminate(self) -> None: ...
+
+
+class Backend(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    async def get_or_create(self, spec: SandboxSpec) -> Sandbox: ...
+
+    async def find(self, name: str) -> Sandbox | None:
+        """A sandbox of any installation on this host or app, alive or with its evidence still there; else None."""
+        ...
+
+    async def list(self) -> list[SandboxInfo]: ...
+
+    async def commit(self, sandbox: Sandbox, key: str) -> str:
+        """End the sandbox, seal what it wrote as the layer `key`, and return its ref. Idempotent per key."""
+        ...
+
+    def layer(self, key: str) -> str | None:
+        """The ref of a sealed layer, or None."""
+        ...
+
+    async def aclose(self) -> None: ...

@@ -1,0 +1,52 @@
+"""The environment, read once into a frozen object. No other module reads os.environ for settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Where things are. All paths are absolute.
+
+    postgres_url: None means the embedded server under `state_dir`.
+    artifacts_url: None means the directory `state_dir/artifacts`; else `s3://bucket[/prefix]`.
+    """
+
+    state_dir: Path
+    worlds_dir: Path
+    postgres_url: str | None = None
+    artifacts_url: str | None = None
+
+    @property
+    def dagster_home(self) -> Path:
+        return self.state_dir / "dagster"
+
+    @property
+    def project_dir(self) -> Path:
+        return self.worlds_dir.parent
+
+
+def _project_root(start: Path) -> Path:
+    for folder in (start, *start.parents):
+        if (folder / "worlds_src").is_dir():
+            return folder
+    return start
+
+
+def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
+    """Read EVALS_STATE_DIR, EVALS_WORLDS_DIR, EVALS_POSTGRES_URL and EVALS_ARTIFACTS_URL.
+
+    Paths default to `.evals` and `worlds_src` in the nearest folder above `cwd` that holds a `worlds_src`.
+    """
+    env = os.environ if environ is None else environ
+    root = _project_root((cwd or Path.cwd()).absolute())
+    return Settings(
+        state_dir=Path(env.get("EVALS_STATE_DIR") or root / ".evals").expanduser().absolute(),
+        worlds_dir=Path(env.get("EVALS_WORLDS_DIR") or root / "worlds_src").expanduser().absolute(),
+        postgres_url=env.get("EVALS_POSTGRES_URL") or None,
+        artifacts_url=env.get("EVALS_ARTIFACTS_URL") or None,
+    )
