@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eval_pipeline.analysis.stat_intervals import Interval, korn_graubard, se_fixed_cases, wilson_t_cr2
 from eval_pipeline.analysis.stat_scores import STATUS_RULES, Rule, cell_value
@@ -166,9 +167,9 @@ def _ls_means(known: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     seen = np.array([[case in known[arm] for case in cases] for arm in arms], dtype=np.float64)
     per_case = seen.sum(axis=0)
     information = np.diag(seen.sum(axis=1)) - (seen / per_case) @ seen.T
-    effects = np.linalg.pinv(information) @ (y.sum(axis=1) - seen @ (y.sum(axis=0) / per_case))
-    case_effects = (y.sum(axis=0) - effects @ seen) / per_case
-    return {arm: float(effect + case_effects.mean()) for arm, effect in zip(arms, effects, strict=True)}
+    effects: NDArray[np.float64] = np.linalg.pinv(information) @ (y.sum(axis=1) - seen @ (y.sum(axis=0) / per_case))
+    case_effects: NDArray[np.float64] = (y.sum(axis=0) - effects @ seen) / per_case
+    return {arm: float(effect + case_effects.mean()) for arm, effect in zip(arms, effects.tolist(), strict=True)}
 
 
 def _linked(known: Mapping[str, Mapping[str, float]]) -> bool:

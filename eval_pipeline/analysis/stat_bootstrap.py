@@ -32,7 +32,8 @@ def resampled_cases(clusters: Sequence[Hashable], resamples: int = RESAMPLES, se
     groups = [np.array(indices, dtype=np.intp) for indices in members.values()]
     rng = np.random.default_rng(seed)
     for _ in range(resamples):
-        yield np.concatenate([groups[drawn] for drawn in rng.integers(len(groups), size=len(groups))])
+        drawn: list[int] = rng.integers(len(groups), size=len(groups)).tolist()
+        yield np.concatenate([groups[index] for index in drawn])
 
 
 def cluster_bootstrap(

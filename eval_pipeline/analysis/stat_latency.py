@@ -78,7 +78,7 @@ def censored_latency(
     events = np.bincount(index, weights=w * done, minlength=len(moments))
     leaving = np.bincount(index, weights=w, minlength=len(moments))
     at_risk = np.cumsum(leaving[::-1])[::-1]
-    survival = np.cumprod(1.0 - events / at_risk)
+    survival = np.cumprod(1.0 - events / at_risk).astype(np.float64)
     happened = events > 0
     return SurvivalCurve(
         times=moments[happened],

@@ -39,7 +39,7 @@ def arm_mean(given: Input, _header: Header) -> Any:
 
 
 def experiment_summary(given: Input, header: Header) -> Any:
-    rules = {**stats.STATUS_RULES, **header.get("status_rules", {})}
+    rules: dict[str, Any] = {**stats.STATUS_RULES, **header.get("status_rules", {})}
     arms = stats.experiment_summary(**_tuples(given, "rows"), rules=rules)
     return {
         name: {**asdict(arm.mean), "status_counts": arm.status_counts, "infra_rate": arm.infra_rate} for name, arm in arms.items()
