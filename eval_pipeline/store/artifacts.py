@@ -1,0 +1,245 @@
+"""Artifacts: immutable bytes named by their SHA-256, in a local directory or in S3.
+
+Nothing half-written is ever visible, whenever a process dies. Concurrent puts of the same content are fine. Every read is
+verified: a stream raises StoreError with its last bytes, `fetch` leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
+
+from eval_pipeline.errors import SpecError, StoreError
+from eval_pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+CHUNK_BYTES = 1 << 20
+ABANDONED_AFTER_S = 24 * 3600
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """digest: SHA-256 of the content, 64 hex digits."""
+
+    digest: str
+    size_bytes: int
+
+
+class ArtifactStore(Protocol):
+    """Every method raises StoreError when the store can't be written, read or verified, or has no such artifact."""
+
+    def put_file(self, path: Path) -> Artifact:
+        """Also StoreError when the file changes meanwhile."""
+        ...
+
+    def put_bytes(self, data: bytes) -> Artifact: ...
+
+    def open(self, digest: str) -> BinaryIO:
+        """A stream that can't seek."""
+        ...
+
+    def fetch(self, digest: str, dest: Path) -> None:
+        """Write the artifact to the file `dest`, replacing it."""
+        ...
+
+    def exists(self, digest: str) -> bool: ...
+
+    def url(self, digest: str) -> str:
+        """For people to find it; it need not be there."""
+        ...
+
+
+def open_store(settings: Settings) -> ArtifactStore:
+    """Raises SpecError when `artifacts_url` is not `s3://bucket[/prefix]`."""
+    if settings.artifacts_url is None:
+        return LocalArtifacts(settings.state_dir / "artifacts")
+    scheme, _, place = settings.artifacts_url.partition("://")
+    bucket, _, prefix = place.partition("/")
+    if scheme != "s3" or not bucket:
+        raise SpecError(f"EVALS_ARTIFACTS_URL is {settings.artifacts_url!r}", hint="write s3://bucket or s3://bucket/prefix")
+    from eval_pipeline.store.artifacts_s3 import S3Artifacts  # boto3 takes a quarter second to import
+
+    return S3Artifacts(bucket, prefix)
+
+
+class LocalArtifacts:
+    """`<directory>/<2 hex>/<digest>`; unfinished files are under `<directory>/tmp`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def put_file(self, path: Path) -> Artifact:
+        with storage_errors(f"{path} can't be stored in {self._directory}"), path.open("rb") as source:
+            return self._put(source)
+
+    def put_bytes(self, data: bytes) -> Artifact:
+        with storage_errors(f"an artifact can't be stored in {self._directory}"):
+            return self._put(io.BytesIO(data))
+
+    def _put(self, source: BinaryIO) -> Artifact:
+        artifact = describe(source)
+        target = self._path(artifact.digest)
+        if _size(target) == artifact.size_bytes:
+            return artifact
+        unfinished = self._directory / "tmp"
+        unfinished.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(exist_ok=True)
+        _sweep(unfinished)
+        write_atomically(verified(source, artifact), target, unfinished)
+        sync_directory(target.parent.parent)  # the two hex digits may be new
+        return artifact
+
+    def open(self, digest: str) -> BinaryIO:
+        with storage_errors(f"artifact {digest} can't be read from {self._directory}"):
+            try:
+                source = self._path(digest).open("rb")
+            except FileNotFoundError:
+                raise missing(digest, str(self._directory)) from None
+            return verified(source, Artifact(digest, os.fstat(source.fileno()).st_size))
+
+    def fetch(self, digest: str, dest: Path) -> None:
+        with self.open(digest) as source:
+            fetch_to(source, dest)
+
+    def exists(self, digest: str) -> bool:
+        return self._path(digest).is_file()
+
+    def url(self, digest: str) -> str:
+        return self._path(digest).absolute().as_uri()
+
+    def _path(self, digest: str) -> Path:
+        return self._directory / check_digest(digest)[:2] / digest
+
+
+def check_digest(digest: str) -> str:
+    """Return `digest`, or raise StoreError: it becomes a path."""
+    if not _DIGEST.fullmatch(digest):
+        raise StoreError(f"{digest!r} is not an artifact: 64 hex digits")
+    return digest
+
+
+def missing(digest: str, place: str) -> StoreError:
+    return StoreError(f"artifact {digest} is not in {place}", hint="is EVALS_ARTIFACTS_URL the store it was written to?")
+
+
+def describe(source: BinaryIO) -> Artifact:
+    """Read to the end and rewind."""
+    digest = hashlib.sha256()
+    while chunk := source.read(CHUNK_BYTES):
+        digest.update(chunk)
+    size = source.tell()
+    source.seek(0)
+    return Artifact(digest.hexdigest(), size)
+
+
+class _Verifying(io.RawIOBase):
+    def __init__(self, source: BinaryIO, expected: Artifact) -> None:
+        self._source = source
+        self._expected = expected
+        self._hash = hashlib.sha256()
+        self._seen = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        view = memoryview(buffer)
+        data = self._source.read(len(view))
+        view[: len(data)] = data
+        self._hash.update(data)
+        self._seen += len(data)
+        # Checked together with the last bytes: a reader may never ask for the end of the file.
+        if not data or self._seen >= self._expected.size_bytes:
+            self._check()
+        return len(data)
+
+    def _check(self) -> None:
+        if self._seen != self._expected.size_bytes or self._hash.hexdigest() != self._expected.digest:
+            raise StoreError(
+                f"artifact {self._expected.digest}: {self._seen} bytes with the digest {self._hash.hexdigest()} were read",
+                hint="the file changed while it was read, or the stored copy is damaged: remove it and store it again",
+            )
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()
+
+
+def verified(source: BinaryIO, expected: Artifact) -> BinaryIO:
+    """A stream over `source` that raises StoreError instead of ending when the content is not `expected`."""
+    return cast(BinaryIO, io.BufferedReader(_Verifying(source, expected), CHUNK_BYTES))
+
+
+def fetch_to(source: BinaryIO, dest: Path) -> None:
+    with storage_errors(f"{dest} can't be written"):
+        write_atomically(source, dest, dest.parent)
+
+
+def write_atomically(source: BinaryIO, target: Path, folder: Path) -> None:
+    """Through a temporary file in `folder`, on the same file system; durable on return. The file is read-only."""
+    handle, name = tempfile.mkstemp(prefix=".unfinished-", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as sink:
+            shutil.copyfileobj(source, sink, CHUNK_BYTES)
+            sink.flush()
+            os.fchmod(handle, 0o444)
+            os.fsync(handle)
+        Path(name).rename(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    sync_directory(target.parent)
+
+
+def sync_directory(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed processes left."""
+    oldest = time.time() - ABANDONED_AFTER_S
+    for path in folder.iterdir():
+        try:
+            if path.stat().st_mtime < oldest:
+                path.unlink()
+        except FileNotFoundError:
+            pass
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def storage_errors(what: str) -> Generator[None]:
+    """Turn an OSError into a StoreError that begins with `what`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreError(
+                f"{what}: the disk is full", hint="free some space, or move the state with EVALS_STATE_DIR"
+            ) from error
+        raise StoreError(f"{what}: {error}") from error
