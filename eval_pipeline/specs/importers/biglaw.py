@@ -95,14 +95,14 @@ def import_biglaw_bench(csv_path: Path, documents_dir: Path, into: Path) -> list
 def parse_entries(raw: bytes, shown: str, index: DocumentIndex) -> list[Entry]:
     """The rows of the CSV, in its order."""
     entries: list[Entry] = []
-    numbers: dict[str, str] = {}
+    taken: dict[str, str] = {}
     for row in parse_csv(raw, shown):
         entry = _entry(row, shown, index)
-        first = numbers.setdefault(slug(entry.number), entry.where)
-        if first != entry.where:
-            raise SpecError(
-                f"the Number {entry.number!r} stands already at {first}", where=entry.where, hint="number each row once"
-            )
+        for name in (slug(entry.number), entry.case.id):
+            first = taken.setdefault(name, entry.where)
+            if first != entry.where:
+                message = f"the Number {entry.number!r} gives the name {name!r}, which the row at {first} has already"
+                raise SpecError(message, where=entry.where, hint="give each row a Number of its own")
         entries.append(entry)
     if not entries:
         raise SpecError("has a header but no row", where=f"{shown}:1")
