@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eval_pipeline.analysis.stat_intervals import Interval, korn_graubard, se_fixed_cases, wilson_t_cr2
 from eval_pipeline.analysis.stat_scores import STATUS_RULES, Rule, cell_value
@@ -166,9 +165,10 @@ def _ls_means(known: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     y = np.array([[known[arm].get(case, 0.0) for case in cases] for arm in arms])
     seen = np.array([[case in known[arm] for case in cases] for arm in arms], dtype=np.float64)
     per_case = seen.sum(axis=0)
-    information = np.diag(seen.sum(axis=1)) - (seen / per_case) @ seen.T
-    effects: NDArray[np.float64] = np.linalg.pinv(information) @ (y.sum(axis=1) - seen @ (y.sum(axis=0) / per_case))
-    case_effects: NDArray[np.float64] = (y.sum(axis=0) - effects @ seen) / per_case
+    information = np.asarray(np.diag(seen.sum(axis=1)) - (seen / per_case) @ seen.T, dtype=np.float64)
+    inverse = np.asarray(np.linalg.pinv(information), dtype=np.float64)
+    effects = np.asarray(inverse @ (y.sum(axis=1) - seen @ (y.sum(axis=0) / per_case)), dtype=np.float64)
+    case_effects = np.asarray((y.sum(axis=0) - effects @ seen) / per_case, dtype=np.float64)
     return {arm: float(effect + case_effects.mean()) for arm, effect in zip(arms, effects.tolist(), strict=True)}
 
 

@@ -1,0 +1,155 @@
+"""Checks: criteria decided by a program. A criterion has `check: {<name>: <argument>}`, exactly one name.
+
+name           argument                                               met when
+-------------  -----------------------------------------------------  ------------------------------------------------------
+contains       TEXT, or {text, words, in}                             the text is there
+contains_all   [TEXT, ...], or {texts, words, in}                     all of them are
+contains_any   [TEXT, ...], or {texts, words, in}                     at least one is
+contains_none  [TEXT, ...], or {texts, words, in}                     none is
+equals         TEXT, or {text, in}                                    it is the whole answer
+regex          PATTERN, or {pattern, flags, in}                       the pattern fits somewhere (Python's syntax; flags imsxa)
+number         N, or {value, tolerance, unit, near, within,           the number is there: 1,234.5 or 1.234,5, 1.2 million,
+               decimal, in}                                           1.2m, 5k, EUR 5, 5 €, 12 %; tolerance: 10 or 2%
+date           YYYY-MM-DD, or {date, day_first, in}                   the day is there: 31 March 2026, 31.03.2026, 31/03/2026
+json_path      PATH, or {path, equals, in},                           the JSON has a value at a.b[0].c, and it is this one
+               or {path, number, tolerance, in}
+file_exists    NAME, or {name, suffix, min_bytes}                     the agent wrote such a file (name may hold * and ?)
+cites          DOCUMENT, or {document, quote, min_words, in}          the quote, or any quotation of min_words (4) words or
+                                                                      more, stands in the world's document
+all            [CHECK, ...]                                           every one is met
+any            [CHECK, ...]                                           at least one is met
+not            CHECK                                                  it is not met
+at_least       {n: N, of: [CHECK, ...]}                               N of them are met
+
+in: where to look: answer (default), file:NAME (a text file the agent wrote), for json_path also result.
+words: true finds whole words only. near: TEXT asks for the number within `within` (100) characters of the text.
+Texts compare without regard to case, spacing and compatibility forms (NFKC); a regex sees the text as it stands (NFC).
+1,234 is read both ways unless `decimal: '.'` or `decimal: ','` says which mark it is. m is million unless the unit is m.
+03/04/2026 is 3 April unless `day_first: false`.
+No answer, an empty one, or a missing or unreadable file fails every check that reads it, also contains_none and not.
+On a per-occurrence criterion contains, contains_any and regex count; other checks can't be used there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from eval_pipeline.scoring import check_date, check_files, check_number, check_text
+from eval_pipeline.scoring.check_base import Absent, Arguments, CheckResult, Evidence, Run, nearest
+
+__all__ = ["CHECKS", "Check", "CheckResult", "Evidence", "run_check", "validate_check"]
+
+MAX_DEPTH = 10
+
+ALL, ANY, NOT = "`all: [CHECK, ...]`", "`any: [CHECK, ...]`", "`not: CHECK`"
+AT_LEAST = "`at_least: {n: 2, of: [CHECK, ...]}`"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """build(argument, per_occurrence) reads the argument, raising ValueError, and returns what runs. form: how it is written."""
+
+    form: str
+    build: Callable[[Any, bool], Run]
+    counts: bool = False
+
+
+CHECKS: Mapping[str, Check] = {
+    "contains": Check(form=check_text.CONTAINS, build=check_text.contains, counts=True),
+    "contains_all": Check(form=check_text.CONTAINS_ALL, build=check_text.contains_all),
+    "contains_any": Check(form=check_text.CONTAINS_ANY, build=check_text.contains_any, counts=True),
+    "contains_none": Check(form=check_text.CONTAINS_NONE, build=check_text.contains_none),
+    "equals": Check(form=check_text.EQUALS, build=check_text.equals),
+    "regex": Check(form=check_text.REGEX, build=check_text.regex, counts=True),
+    "number": Check(form=check_number.NUMBER, build=check_number.number),
+    "date": Check(form=check_date.DATE, build=check_date.date),
+    "json_path": Check(form=check_files.JSON_PATH, build=check_files.json_path),
+    "file_exists": Check(form=check_files.FILE_EXISTS, build=check_files.file_exists),
+    "cites": Check(form=check_files.CITES, build=check_files.cites),
+}
+COMPOSED: Mapping[str, str] = {"all": ALL, "any": ANY, "not": NOT, "at_least": AT_LEAST}
+
+
+def validate_check(spec: Mapping[str, Any], *, per_occurrence: bool = False) -> None:
+    """Raise ValueError when the check can't be run; the message gives the nearest name and the right form."""
+    _build(spec, per_occurrence, 0)
+
+
+def run_check(spec: Mapping[str, Any], evidence: Evidence, *, per_occurrence: bool = False) -> CheckResult:
+    """Decide one check. per_occurrence: the verdict is a count, not yet capped.
+
+    Raises ValueError for a wrong spec, SpecError for one that only the evidence shows to be wrong (a document the world lacks, a
+    pattern that takes too long); the verdict is then missing, not 0.
+    """
+    return _build(spec, per_occurrence, 0)(evidence)
+
+
+def _build(spec: Any, per_occurrence: bool, depth: int) -> Run:
+    names = [*CHECKS, *COMPOSED]
+    if depth > MAX_DEPTH:
+        raise ValueError(f"checks are nested more than {MAX_DEPTH} deep")
+    if not isinstance(spec, Mapping) or len(cast(Mapping[Any, Any], spec)) != 1:
+        found = ", ".join(map(str, cast(Mapping[Any, Any], spec))) if isinstance(spec, Mapping) else repr(spec)
+        raise ValueError(f"a check is one name with its argument, found {found or 'nothing'}; write {check_text.CONTAINS_ALL}")
+    ((name, argument),) = cast(Mapping[Any, Any], spec).items()
+    if name not in names:
+        raise ValueError(f"there is no check {name!r}{nearest(str(name), names)}; the checks are: {', '.join(names)}")
+    if per_occurrence and not (name in CHECKS and CHECKS[name].counts):
+        counting = ", ".join(name for name, check in CHECKS.items() if check.counts)
+        raise ValueError(f"check `{name}` can't count, which a per-occurrence criterion needs; use one of: {counting}")
+    if name in COMPOSED:
+        return _composed(name, argument, depth)
+    return _guarded(CHECKS[name].build(argument, per_occurrence))
+
+
+def _guarded(run: Run) -> Run:
+    def guarded(evidence: Evidence) -> CheckResult:
+        try:
+            return run(evidence)
+        except Absent as absent:
+            return CheckResult(0.0, str(absent), absent=True)
+
+    return guarded
+
+
+def _composed(name: str, argument: Any, depth: int) -> Run:
+    if name == "not":
+        return _inverted(_build(argument, False, depth + 1))
+    if name == "at_least":
+        options = Arguments("at_least", AT_LEAST, argument, main=None, options=("n", "of"))
+        needed, children = options.whole("n", 0, least=1), _children(name, options.value("of"), depth)
+        if needed > len(children):
+            raise options.wrong(f"asks for {needed} of {len(children)} checks")
+        return _counted(children, needed)
+    children = _children(name, argument, depth)
+    return _counted(children, len(children) if name == "all" else 1)
+
+
+def _children(name: str, argument: Any, depth: int) -> list[Run]:
+    if not isinstance(argument, list) or not argument:
+        raise ValueError(f"check `{name}` needs a list of checks; write {COMPOSED[name]}")
+    return [_build(child, False, depth + 1) for child in cast(list[Any], argument)]
+
+
+def _inverted(child: Run) -> Run:
+    def run(evidence: Evidence) -> CheckResult:
+        result = child(evidence)
+        return result if result.absent else CheckResult(1.0 - result.verdict, f"not: {result.reason}")
+
+    return run
+
+
+def _counted(children: list[Run], needed: int) -> Run:
+    """Met when `needed` of the children are. Absent when it fails and what was absent could have decided it."""
+
+    def run(evidence: Evidence) -> CheckResult:
+        results = [child(evidence) for child in children]
+        met = sum(result.verdict >= 1 for result in results)
+        ok = met >= needed
+        absent = not ok and met + sum(result.absent for result in results) >= needed
+        reasons = "; ".join(f"{'met' if result.verdict else 'not met'}: {result.reason}" for result in results)
+        return CheckResult(float(ok), f"{met} of {len(results)} met, {needed} needed ({reasons})", absent=absent)
+
+    return run
