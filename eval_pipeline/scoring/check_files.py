@@ -36,7 +36,7 @@ FILE_EXISTS = "`file_exists: NAME` or `file_exists: {name: 'memo*.docx', suffix:
 CITES = "`cites: DOCUMENT` or `cites: {document: DOCUMENT, quote: TEXT, min_words: 4, in: file:NAME}`"
 
 _STEP = re.compile(r"""\.?(?P<key>[^.\[\]"']+)|\[(?P<index>-?\d{1,9})\]|\[(?P<quote>["'])(?P<quoted>.+?)(?P=quote)\]""")
-_FENCE = re.compile(r"^```[ \t]*(?:json)?[ \t]*\r?\n(.*?)^```", re.MULTILINE | re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(r"^```[ \t]*+(?:json)?+[ \t]*+\r?\n(.*?)^```", re.MULTILINE | re.DOTALL | re.IGNORECASE)
 _MISSING = object()
 
 
@@ -50,7 +50,7 @@ def json_path(argument: Any, _per_occurrence: bool) -> Run:
     if "tolerance" in options and "number" not in options:
         raise options.wrong("has a `tolerance` without a `number`")
     want = wanted(options, "number") if "number" in options else None
-    equal = options.value("equals")
+    equal = _json_value(options) if "equals" in options else _MISSING
 
     def run(evidence: Evidence) -> CheckResult:
         source = "the result" if target == "result" else place(target)
@@ -63,7 +63,7 @@ def json_path(argument: Any, _per_occurrence: bool) -> Run:
                 f"{source} has {_short(value)} at {path}",
                 f"{source} has {_short(value)} at {path}, not {want.value}",
             )
-        if equal is None:
+        if equal is _MISSING:
             return passed(f"{source} has {_short(value)} at {path}")
         no = f"{source} has {_short(value)} at {path}, not {_short(equal)}"
         return decided(_same(equal, value), f"{source} has {_short(value)} at {path}", no)
@@ -80,6 +80,15 @@ def _steps(options: Arguments, path: str) -> list[str | int]:
         steps.append(int(match["index"]) if match["index"] else match["quoted"] or match["key"])
         rest = rest[match.end() :]
     return steps
+
+
+def _json_value(options: Arguments) -> Any:
+    value = options.value("equals")
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        raise options.wrong(f"needs a JSON value as `equals`, found {value!r} (put a day in quotes)") from None
+    return value
 
 
 def _json(evidence: Evidence, target: str) -> Any:
@@ -119,11 +128,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _fits(want: Wanted, value: Any) -> bool:
-    return (
-        _is_number(value)
-        and math.isfinite(value)
-        and want.fits(Decimal(value) if isinstance(value, int) else Decimal(str(value)))
-    )
+    if isinstance(value, int) and not isinstance(value, bool):
+        return want.fits(Decimal(value))
+    return isinstance(value, float) and math.isfinite(value) and want.fits(Decimal(str(value)))
 
 
 def _same(left: Any, right: Any) -> bool:
@@ -140,7 +147,9 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    return shown(json.dumps(value, ensure_ascii=False, default=str))
+    if isinstance(value, list | dict):
+        return f"{'a list' if isinstance(value, list) else 'a mapping'} of {len(cast(list[Any], value))}"
+    return shown(json.dumps(value, ensure_ascii=False))
 
 
 def file_exists(argument: Any, _per_occurrence: bool) -> Run:
