@@ -1,0 +1,237 @@
+"""The local backend: one bwrap process tree a sandbox, its state in directories, so that any orchestrator can go on with it."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import json
+import os
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fcntl import LOCK_EX, flock
+from pathlib import Path
+from typing import Any
+
+from eval_pipeline.errors import ForeignSandbox, IsolationUnavailable, SandboxError, SpecError
+from eval_pipeline.sandbox.base import RUN_DIR, Sandbox, SandboxInfo, SandboxSpec
+from eval_pipeline.sandbox.local import hostlayer, launch, layers, limits, script
+from eval_pipeline.sandbox.local.places import Places, prepare
+from eval_pipeline.sandbox.local.safefs import remove_tree
+from eval_pipeline.sandbox.local.sandbox import LocalSandbox
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+BUILD_TAG = ("purpose", "build")
+
+
+@dataclass(frozen=True)
+class Egress:
+    """The allowlist proxy, as the backend needs it. admit(name, pid of PID 1, endpoints) is idempotent."""
+
+    admit: Callable[[str, int, Sequence[str]], Awaitable[None]]
+    release: Callable[[str], Awaitable[None]]
+
+
+class LocalBackend:
+    """Sandboxes on this Linux machine. `egress` None: a spec that asks for egress is refused.
+
+    A sandbox tagged `purpose: build` keeps what it writes on the layers' file system; only such a one can be committed.
+    """
+
+    name = "local"
+
+    def __init__(self, installation: str, state_dir: Path, egress: Egress | None = None) -> None:
+        self._installation = installation
+        self._egress = egress
+        self._places = prepare(state_dir)
+        self._groups = limits.find_groups()
+
+    async def get_or_create(self, spec: SandboxSpec) -> Sandbox:
+        check_spec(spec)
+        if spec.egress and self._egress is None:
+            raise IsolationUnavailable(
+                f"{spec.name} asks for egress to {', '.join(spec.egress)}, and no proxy was given to the local backend",
+                hint="start the backend with a gateway, or take `egress` out",
+            )
+        sandbox = await asyncio.to_thread(self._get_or_create, spec)
+        pid = launch.inmate(sandbox.home)
+        if spec.egress and self._egress is not None and pid is not None and await sandbox.alive():
+            await self._egress.admit(spec.name, pid.pid, spec.egress)
+        return sandbox
+
+    def _get_or_create(self, spec: SandboxSpec) -> LocalSandbox:
+        parent = self._places.builds if BUILD_TAG in spec.tags.items() else self._places.scratch
+        home = self._home(spec.name) or parent / spec.name
+        with _Creating(home):
+            meta = read_meta(home)
+            if meta is None:
+                _write_meta(home, spec, self._places.host)
+            elif meta["installation"] != spec.installation:
+                raise ForeignSandbox(
+                    f"the sandbox {spec.name} belongs to the installation {meta['installation']}, not to {spec.installation}",
+                    hint="two ledgers share one state directory: give each its own",
+                )
+            if not launch.was_ready(home):  # its creator died halfway, or nobody has begun
+                launch.kill(home)
+                self._build(home, spec)
+            else:
+                self._limit(home, spec.name)
+        return self._sandbox(home, dict(spec.tags))
+
+    def _build(self, home: Path, spec: SandboxSpec) -> None:
+        _clear(home)
+        _furnish(home, spec.files, self._places)
+        limits.make(self._groups, self._group(spec.name), spec.resources, self._places.scratch_is_memory)
+        plan = launch.Plan(
+            layers=tuple(Path(ref) for ref in spec.layers),
+            world=spec.world,
+            proxied=bool(spec.egress),
+            resources=spec.resources,
+        )
+        launch.spawn(
+            home, self._places, plan, limits.ulimits(self._groups, spec.resources) + script.secrets_message(spec.secrets)
+        )
+        self._limit(home, spec.name)
+
+    def _limit(self, home: Path, name: str) -> None:
+        found = launch.inmate(home)
+        if found is not None and launch.alive(home):
+            limits.join(self._groups, self._group(name), found.pid)
+
+    def _group(self, name: str) -> str:
+        return f"evals-{self._places.tag}-{name}"
+
+    def _home(self, name: str) -> Path | None:
+        return next((folder / name for folder in self._roots() if (folder / name / "meta.json").exists()), None)
+
+    def _roots(self) -> builtins.list[Path]:
+        return list(dict.fromkeys((self._places.scratch, self._places.builds)))
+
+    def _sandbox(self, home: Path, tags: Mapping[str, str]) -> LocalSandbox:
+        group_paths = limits.paths(self._groups, self._group(home.name))
+        release = self._egress.release if self._egress is not None else None
+        return LocalSandbox(home, tags=tags, places=self._places, groups=group_paths, release=release)
+
+    async def find(self, name: str) -> Sandbox | None:
+        if not _NAME.fullmatch(name) or (home := self._home(name)) is None:
+            return None
+        meta = read_meta(home)
+        return None if meta is None else self._sandbox(home, meta["tags"])
+
+    async def list(self) -> builtins.list[SandboxInfo]:
+        return await asyncio.to_thread(self._list)
+
+    def _list(self) -> builtins.list[SandboxInfo]:
+        found = [(home, read_meta(home)) for root in self._roots() for home in sorted(root.iterdir())]
+        return [
+            SandboxInfo(name=home.name, installation=meta["installation"], tags=meta["tags"], alive=launch.alive(home))
+            for home, meta in found
+            if meta is not None
+        ]
+
+    async def commit(self, sandbox: Sandbox, key: str) -> str:
+        sealed = self.layer(key)
+        if sealed is None:
+            sealed = await asyncio.to_thread(self._commit, sandbox, key)
+        await sandbox.terminate()
+        return sealed
+
+    def _commit(self, sandbox: Sandbox, key: str) -> str:
+        home = self._places.builds / sandbox.name
+        meta = read_meta(home)
+        if meta is None or BUILD_TAG not in meta["tags"].items():
+            raise SandboxError(
+                f"{sandbox.name} is no build sandbox, so {key} can't be sealed from it", hint="tag it purpose: build"
+            )
+        launch.kill(home)
+        return str(layers.seal(self._places.layers, key, home / "u"))
+
+    def layer(self, key: str) -> str | None:
+        path = layers.find(self._places.layers, key)
+        return None if path is None else str(path)
+
+    async def host_layer(self, requirements: bytes | None = None) -> str:
+        """The base layer of this machine: our own interpreter and the wheels of a hashed requirements file, at /opt/venv.
+
+        Raises BuildError with pip's own words.
+        """
+        return str(await asyncio.to_thread(hostlayer.build, self._places, requirements))
+
+    async def aclose(self) -> None:
+        """Sandboxes live on; nothing of ours needs an end."""
+
+
+def check_spec(spec: SandboxSpec) -> None:
+    """Raises SpecError for a name, file path or secret that no sandbox can have."""
+    if not _NAME.fullmatch(spec.name):
+        raise SpecError(f"{spec.name!r} is no sandbox name", hint="use lower case letters, digits and '-', 63 at most")
+    for path in spec.files:
+        parts = path.split("/")
+        if not path.startswith(f"{RUN_DIR}/") or {"", ".", ".."} & set(parts[1:]) or parts[3] in script.RESERVED:
+            raise SpecError(f"the file {path!r} has no place of its own below {RUN_DIR}")
+    script.secrets_message(spec.secrets)
+
+
+class _Creating:
+    """Hold `home`, made when absent, against every other creator, here and in other processes."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._fd = -1
+
+    def __enter__(self) -> None:
+        while True:
+            self._home.mkdir(mode=0o700, exist_ok=True)
+            try:
+                self._fd = os.open(self._home / "create.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                continue  # terminated this moment
+            flock(self._fd, LOCK_EX)
+            if os.fstat(self._fd).st_nlink:
+                return
+            os.close(self._fd)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
+def read_meta(home: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads((home / "meta.json").read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _write_meta(home: Path, spec: SandboxSpec, host: str) -> None:
+    meta = {"name": spec.name, "installation": spec.installation, "tags": dict(spec.tags), "host_id": host}
+    partial = home / "meta.json.partial"
+    partial.write_text(json.dumps({**meta, "created_at": datetime.now(UTC).isoformat()}))
+    partial.rename(home / "meta.json")
+
+
+def _clear(home: Path) -> None:
+    """Take away what an interrupted creation left."""
+    for entry in home.iterdir():
+        if entry.is_dir():
+            remove_tree(entry)
+        elif entry.name not in ("meta.json", "create.lock"):
+            entry.unlink()
+
+
+def _furnish(home: Path, files: Mapping[str, bytes], places: Places) -> None:
+    inside = ("u", "k", "out", "logs")
+    for name in (*inside, "run", "run/inbox", "run/logs"):
+        (home / name).mkdir()
+        (home / name).chmod(0o755)
+    for name in ("sh", "runner.sh"):
+        (home / "run" / name).touch()
+    for path, content in files.items():
+        target = home / "run" / path.removeprefix(f"{RUN_DIR}/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+        target.chmod(0o444)
+    os.mkfifo(home / "bell", 0o600)
+    if places.drops_root:
+        for name in ("", *inside):
+            os.chown(home / name, places.identity.uid, places.identity.gid)

