@@ -12,14 +12,14 @@ from eval_pipeline.specs.importers.biglaw_csv import Cell
 from eval_pipeline.specs.importers.outline import Item, parse_outline
 from eval_pipeline.specs.importers.slugs import slug, telling_words
 
-_NUMBER = re.compile(r"\d{1,4}(?:\.\d{1,4})?|\.\d{1,4}")
+_NUMBER = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4})?|\.[0-9]{1,4}")
 _NOT_APPLICABLE = re.compile(r"(?P<title>[^?]*?)\s*:\s*N/?A\.?", re.IGNORECASE | re.DOTALL)
 _MINUS = "[-\u2010\u2011\u2012\u2013\u2212]"
 _AT_END = re.compile(r"(?P<text>.*?)\s*\((?P<points>[^()]*?)\s*\b(?:points?|pts?)\s*\)", re.IGNORECASE | re.DOTALL)
 _IN_TEXT = re.compile(rf"\(\s*(?:\+|{_MINUS})?\s*[\d.,]+\s*(?:points?|pts?)\s*\)", re.IGNORECASE)
 _DEDUCTION = re.compile(rf"(?P<minus>{_MINUS}?)\s*(?P<points>\S+)\s+(?:points?|pts?)\s+(?P<what>.*)", re.IGNORECASE | re.DOTALL)
 _OCCURRENCE = re.compile(r"(?:for\s+(?:every|each)|per)\s+(?P<text>\S.*)", re.IGNORECASE | re.DOTALL)
-_ONCE = re.compile(r"(?:for|if)\s+(?P<text>\S.*)", re.IGNORECASE | re.DOTALL)
+_ONCE = re.compile(r"(?:for(?!\s+(?:every|each)\b)|if)\s+(?P<text>\S.*)", re.IGNORECASE | re.DOTALL)
 _MORE_POINTS = re.compile(rf"\([^()]*\bpoints?\s*\)|{_MINUS}\s*[\d.]+\s*points?\b", re.IGNORECASE)
 
 

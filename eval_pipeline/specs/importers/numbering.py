@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 _ROMAN = re.compile(r"(?=.)(xc|xl|l?x{0,3})(ix|iv|v?i{0,3})")
 _DIGITS = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
-_LABEL = r"(?P<label>\d{1,3}(?:\.\d{1,3})*|[A-Za-z]|[ivxlc]{2,7}|[IVXLC]{2,7})"
+_LABEL = r"(?P<label>[0-9]{1,3}(?:\.[0-9]{1,3})*|[A-Za-z]|[ivxlc]{2,7}|[IVXLC]{2,7})"
 _CLOSED = re.compile(rf"\(?{_LABEL}[.)]+(?:\s+(?P<rest>.*))?", re.DOTALL)
-_TIGHT = re.compile(r"(?P<label>\d{1,3}|[a-z])[.)]+(?P<rest>[A-Z].*)", re.DOTALL)
+_TIGHT = re.compile(r"(?P<label>[0-9]{1,3}|[a-z])[.)]+(?P<rest>[A-Z].*)", re.DOTALL)
 _BARE = re.compile(rf"{_LABEL}\s+(?P<rest>.*)", re.DOTALL)
 
 Readings = dict[str, int]

@@ -121,6 +121,8 @@ def _find_place(stack: list[Item], indent: int, marker: Marker) -> _Place | None
         return _place_on_level(stack, level, marker)
     depth = max(depth for depth, item in enumerate(stack) if item.indent < indent)
     parent = stack[depth]
+    if parent.marker is not None and marker.follows(parent.marker) and not marker.first_kinds():
+        return _Place(depth - 1, parent, certain=True)  # `c` after `b` is never its child, however it is indented
     before = parent.children[-1] if parent.children else None
     return _Place(depth, before, _is_due(parent, before, marker))
 
