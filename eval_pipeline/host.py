@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pwd
+import socket
 import stat
 import subprocess
 from dataclasses import dataclass
@@ -24,10 +25,21 @@ class Identity:
     gid: int
 
 
-def host_id(state_dir: Path) -> str:
-    """32 hex digits of (machine, boot, state directory): who may adopt a local sandbox or declare it lost."""
-    parts = [_read("/etc/machine-id"), _read("/proc/sys/kernel/random/boot_id"), str(state_dir.resolve())]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+@dataclass(frozen=True)
+class HostIdentity:
+    """id: this boot of this machine with this state directory: who holds local sandboxes. place: the same whatever the boot."""
+
+    id: str
+    place: str
+    hostname: str
+
+
+def host_identity(state_dir: Path) -> HostIdentity:
+    """Only the same `id` may adopt a local sandbox; only the same `place` may declare it lost (a reboot ended it)."""
+    hostname = socket.gethostname()
+    place = hashlib.sha256("\0".join([_read("/etc/machine-id"), hostname, str(state_dir.resolve())]).encode()).hexdigest()[:32]
+    boot = _read("/proc/sys/kernel/random/boot_id")
+    return HostIdentity(hashlib.sha256(f"{place}\0{boot}".encode()).hexdigest()[:32], place, hostname)
 
 
 def _read(path: str) -> str:

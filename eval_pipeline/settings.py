@@ -30,6 +30,17 @@ class Settings:
         return self.worlds_dir.parent
 
 
+def dagster_environment(settings: Settings, postgres_url: str) -> dict[str, str]:
+    """What every Dagster process needs in its environment before it loads its instance."""
+    return {
+        "DAGSTER_HOME": str(settings.dagster_home),
+        "EVALS_STATE_DIR": str(settings.state_dir),
+        "EVALS_WORLDS_DIR": str(settings.worlds_dir),
+        "EVALS_POSTGRES_URL": postgres_url,
+        "EVALS_POSTGRES_EMBEDDED": "0" if settings.postgres_url else "1",
+    }
+
+
 def _project_root(start: Path) -> Path:
     for folder in (start, *start.parents):
         if (folder / "worlds_src").is_dir():
@@ -41,12 +52,13 @@ def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = N
     """Read EVALS_STATE_DIR, EVALS_WORLDS_DIR, EVALS_POSTGRES_URL and EVALS_ARTIFACTS_URL.
 
     Paths default to `.evals` and `worlds_src` in the nearest folder above `cwd` that holds a `worlds_src`.
+    EVALS_POSTGRES_EMBEDDED=1 marks the URL as our own embedded server's, exported for Dagster's sake (`dagster_environment`).
     """
     env = os.environ if environ is None else environ
     root = _project_root((cwd or Path.cwd()).absolute())
     return Settings(
         state_dir=Path(env.get("EVALS_STATE_DIR") or root / ".evals").expanduser().absolute(),
         worlds_dir=Path(env.get("EVALS_WORLDS_DIR") or root / "worlds_src").expanduser().absolute(),
-        postgres_url=env.get("EVALS_POSTGRES_URL") or None,
+        postgres_url=None if env.get("EVALS_POSTGRES_EMBEDDED") == "1" else env.get("EVALS_POSTGRES_URL") or None,
         artifacts_url=env.get("EVALS_ARTIFACTS_URL") or None,
     )

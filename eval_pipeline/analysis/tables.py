@@ -1,0 +1,186 @@
+"""The scored table: one row a cell, a view over attempts and verdicts under one score lock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from eval_pipeline.analysis.stats import CriterionVerdict, cell_value, critical_ok, pass_cell, score_cell
+from eval_pipeline.domain.cell import CellState, Outcome
+from eval_pipeline.domain.ids import CellKey
+from eval_pipeline.domain.lock import ScoredCase
+from eval_pipeline.domain.usage import Usage
+from eval_pipeline.scoring.prices import PriceBook
+from eval_pipeline.scoring.verdicts import questions
+from eval_pipeline.store.ledger import ExperimentRow
+from eval_pipeline.store.verdicts import VerdictRow
+from eval_pipeline.store.views import AttemptView, CellView
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriterionRow:
+    """status: ok, failed (asked, no verdict could be had) or not_judged (nobody was asked yet)."""
+
+    id: str
+    text: str
+    points: float
+    group: str | None
+    verdict: float | None
+    status: str
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredCell:
+    """status: the outcome; infra_failure for a cell without attempts left; cancelled for one that is still open.
+
+    score: what the cell counts as, None when it could not be had; lower and upper bound it then. cost_usd: of the counted attempt.
+    spent_usd: of all attempts whose cost is known. censored: the latency is the time limit, not a measurement.
+    """
+
+    key: CellKey
+    state: str
+    status: str
+    score: float | None
+    lower: float | None
+    upper: float | None
+    passed: bool | None
+    n_criteria: int
+    n_not_judged: int
+    n_judge_failed: int
+    cost_usd: Decimal | None
+    spent_usd: Decimal
+    latency_s: float | None
+    censored: bool
+    usages: list[Usage]
+    criteria: list[CriterionRow]
+    counted: AttemptView | None
+    view: CellView
+
+    @property
+    def valid(self) -> bool:
+        return self.counted is not None
+
+    @property
+    def error(self) -> str | None:
+        attempt = self.counted or (self.view.attempts[-1] if self.view.attempts else None)
+        return attempt.error if attempt else None
+
+
+def scored_table(experiment: ExperimentRow, cells: list[CellView], verdicts: Mapping[str, VerdictRow]) -> list[ScoredCell]:
+    """One row a planned cell, in tensor order. verdicts: by request digest."""
+    prices = PriceBook.from_rows(experiment.score.prices, f"{experiment.id}: prices")
+    return [_scored(experiment, cell, verdicts, prices) for cell in cells]
+
+
+def _scored(experiment: ExperimentRow, cell: CellView, verdicts: Mapping[str, VerdictRow], prices: PriceBook) -> ScoredCell:
+    key = CellKey.parse(cell.key)
+    rubric = experiment.score.cases[key.case_name]
+    status = _status(cell)
+    rows = _criteria(rubric, experiment.run.worlds[key.world], cell.counted, verdicts)
+    decided = [CriterionVerdict.of(criterion, row.verdict) for criterion, row in zip(rubric.rubric.criteria, rows, strict=True)]
+    raw = score_cell(decided, experiment.score.policy)
+    score = cell_value(status, raw.score)
+    known = score is not None
+    attempts = [attempt for attempt in cell.attempts if attempt.cost_usd is not None]
+    usages = [Usage.model_validate(usage) for usage in cell.counted.usage] if cell.counted else []
+    return ScoredCell(
+        key=key,
+        state=cell.state,
+        status=status,
+        score=score,
+        lower=score if known else raw.lower,
+        upper=score if known else raw.upper,
+        passed=_passed(status, score, rubric, decided),
+        n_criteria=len(rows),
+        n_not_judged=sum(row.status == "not_judged" for row in rows) if status in (Outcome.OK, Outcome.REFUSAL) else 0,
+        n_judge_failed=sum(row.status == "failed" for row in rows),
+        cost_usd=_cost(cell.counted, usages, prices),
+        spent_usd=sum((attempt.cost_usd for attempt in attempts if attempt.cost_usd is not None), Decimal(0)),
+        latency_s=_latency(status, cell.counted, experiment, key),
+        censored=status == Outcome.AGENT_TIMEOUT,
+        usages=usages,
+        criteria=rows,
+        counted=cell.counted,
+        view=cell,
+    )
+
+
+def _status(cell: CellView) -> str:
+    if cell.state == CellState.DONE and cell.outcome is not None:
+        return cell.outcome
+    return Outcome.INFRA_FAILURE if cell.state == CellState.FAILED else Outcome.CANCELLED
+
+
+def _criteria(
+    case: ScoredCase, world_digest: str, counted: AttemptView | None, verdicts: Mapping[str, VerdictRow]
+) -> list[CriterionRow]:
+    bundle = counted.bundle if counted else None
+    asked = {} if bundle is None else {q.criterion.id: q.request_digest for q in questions(case.rubric, world_digest, bundle)}
+    rows: list[CriterionRow] = []
+    for criterion in case.rubric.criteria:
+        found = verdicts.get(asked.get(criterion.id, ""))
+        rows.append(
+            CriterionRow(
+                id=criterion.id,
+                text=criterion.text,
+                points=criterion.points,
+                group=criterion.group,
+                verdict=found.verdict if found else None,
+                status=found.status if found else "not_judged",
+                reason=found.reason if found else None,
+            )
+        )
+    return rows
+
+
+def _passed(status: str, score: float | None, case: ScoredCase, decided: list[CriterionVerdict]) -> bool | None:
+    if status in (Outcome.AGENT_ERROR, Outcome.AGENT_TIMEOUT, Outcome.BUDGET_EXCEEDED):
+        return False
+    return pass_cell(score, case.rubric.pass_at, critical_ok(decided))
+
+
+def _cost(counted: AttemptView | None, usages: list[Usage], prices: PriceBook) -> Decimal | None:
+    """Priced again from the stored usage, so that new prices need no new run."""
+    if counted is None:
+        return None
+    return prices.cost(usages, counted.created_at.date()) if usages else counted.cost_usd
+
+
+def _latency(status: str, counted: AttemptView | None, experiment: ExperimentRow, key: CellKey) -> float | None:
+    if counted is None:
+        return None
+    return experiment.run.case(key.case_name).limits.wall_s if status == Outcome.AGENT_TIMEOUT else counted.latency_s
+
+
+def flat_row(cell: ScoredCell) -> dict[str, Any]:
+    """The row as plain values, for CSV and JSON."""
+    attempt = cell.counted
+    return {
+        "cell": str(cell.key),
+        "experiment": cell.key.experiment,
+        "world": cell.key.world,
+        "case": cell.key.case_name,
+        "arm": cell.key.arm,
+        "trial": cell.key.trial,
+        "state": cell.state,
+        "outcome": cell.view.outcome,
+        "score": cell.score,
+        "score_lower": cell.lower,
+        "score_upper": cell.upper,
+        "passed": cell.passed,
+        "n_criteria": cell.n_criteria,
+        "n_not_judged": cell.n_not_judged,
+        "n_judge_failed": cell.n_judge_failed,
+        "cost_usd": None if cell.cost_usd is None else float(cell.cost_usd),
+        "latency_s": cell.latency_s,
+        "latency_censored": cell.censored,
+        "input_tokens": sum(u.input_uncached + u.cache_read + u.cache_write_5m + u.cache_write_1h for u in cell.usages),
+        "output_tokens": sum(u.output for u in cell.usages),
+        "model_calls": sum(u.calls for u in cell.usages),
+        "attempts": len(cell.view.attempts),
+        "bundle": attempt.bundle if attempt else None,
+        "error": cell.error,
+    }

@@ -1,0 +1,162 @@
+import asyncio
+import csv
+import io
+from typing import Any
+
+import dagster as dg
+
+from eval_pipeline.analysis.leaderboard import ArmRow
+from eval_pipeline.analysis.load import load_leaderboard, load_table
+from eval_pipeline.analysis.tables import flat_row
+from eval_pipeline.defs.cells import run_cells
+from eval_pipeline.defs.partitions import CELLS, EXPERIMENTS, WORLDS
+from eval_pipeline.defs.resources import EvalsResource
+from eval_pipeline.runner.finish import judge_missing
+from eval_pipeline.store.snapshots import pack_world
+
+OWNERS = ["team:evals"]
+
+
+class CellsConfig(dg.Config):
+    """experiment: run its cells that are not done, whatever the run's partitions; None: the run's own partitions.
+
+    keys: only these of them; empty means all.
+    """
+
+    experiment: str | None = None
+    keys: list[str] = []
+
+
+@dg.asset(partitions_def=WORLDS, group_name="worlds", kinds={"python", "postgres"}, owners=OWNERS)
+def world_snapshots(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.MaterializeResult[None]:
+    """A world packed into one archive and addressed by the digest of its content; stored once, never changed."""
+    world = evals.library().world(context.partition_key)
+    snapshot = pack_world(world.folder, world.spec, evals.store())
+    manifest = snapshot.manifest
+    with evals.records() as records:
+        records.ledger.add_snapshot(
+            digest=snapshot.digest,
+            world=world.spec.id,
+            archive=snapshot.archive.digest,
+            manifest=manifest.model_dump(mode="json"),
+            size_bytes=manifest.size_bytes,
+            n_files=manifest.n_files,
+        )
+    metadata = {
+        "digest": snapshot.digest,
+        "files": manifest.n_files,
+        "size_bytes": manifest.size_bytes,
+        "title": world.spec.title,
+    }
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(snapshot.digest))
+
+
+@dg.multi_asset(
+    name="cell_results",
+    specs=[
+        dg.AssetSpec(
+            "cell_results",
+            deps=[dg.AssetDep(world_snapshots, partition_mapping=dg.AllPartitionMapping())],
+            description=(
+                "One independent run a partition, `experiment/world.case/arm/trial`: an isolated sandbox, the agent, its stored output. "
+                "A cell with a valid result is never run again; launching it only logs the result again."
+            ),
+            group_name="experiments",
+            kinds={"python", "postgres"},
+            owners=OWNERS,
+            skippable=True,
+        )
+    ],
+    partitions_def=CELLS,
+    backfill_policy=dg.BackfillPolicy.single_run(),
+)
+def cell_results(context: dg.AssetExecutionContext, config: CellsConfig, evals: EvalsResource) -> Any:
+    with evals.services(egress=True) as services:
+        run_cells(context, services, _wanted(context, config, services.views))
+    yield from ()
+
+
+def _wanted(context: dg.AssetExecutionContext, config: CellsConfig, views: Any) -> list[str]:
+    if config.experiment is None:
+        return list(context.partition_keys)
+    return config.keys or views.keys(config.experiment)
+
+
+_TABLE_COLUMNS = {
+    "cell": "string", "world": "string", "case": "string", "arm": "string", "trial": "int", "state": "string", "outcome": "string",
+    "score": "float", "score_lower": "float", "score_upper": "float", "passed": "bool", "n_not_judged": "int",
+    "cost_usd": "float", "latency_s": "float", "attempts": "int", "bundle": "string", "error": "string",
+}  # fmt: skip
+
+
+@dg.asset(
+    partitions_def=EXPERIMENTS,
+    deps=[dg.AssetDep("cell_results", partition_mapping=dg.AllPartitionMapping())],
+    group_name="results",
+    kinds={"python", "postgres"},
+    owners=OWNERS,
+    metadata={
+        "dagster/column_schema": dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in _TABLE_COLUMNS.items()])
+    },
+)
+def scored_table(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.MaterializeResult[None]:
+    """One row a cell: identity, outcome, score and bounds, cost, latency. A view over verdicts, stored as CSV."""
+    with evals.services(egress=False) as services:
+        experiment = services.ledger.experiment(context.partition_key)
+        judged = asyncio.run(judge_missing(services, experiment))
+        rows = [flat_row(cell) for cell in load_table(services.records, experiment)]
+        artifact = services.store.put_bytes(_csv(rows))
+    valid = sum(row["state"] == "done" for row in rows)
+    return dg.MaterializeResult(
+        metadata={
+            "dagster/row_count": len(rows),
+            "cells_expected": experiment.n_cells,
+            "cells_valid": valid,
+            "cells_not_judged": sum(row["n_not_judged"] > 0 for row in rows),
+            "cells_judged_now": judged,
+            "csv": dg.MetadataValue.url(services.store.url(artifact.digest)),
+            "score_lock": experiment.score.digest,
+        }
+    )
+
+
+def _csv(rows: list[dict[str, Any]]) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [])
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode("utf-8", "backslashreplace")
+
+
+@dg.asset(partitions_def=EXPERIMENTS, deps=[scored_table], group_name="results", kinds={"python", "postgres"}, owners=OWNERS)
+def leaderboard(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.MaterializeResult[None]:
+    """Arms side by side: score with its interval, pass rate, cost, latency, and what is missing."""
+    with evals.records() as records:
+        experiment = records.ledger.experiment(context.partition_key)
+        board = load_leaderboard(records, experiment)
+    return dg.MaterializeResult(
+        metadata={
+            "status": board.status,
+            "reasons": dg.MetadataValue.json(board.reasons),
+            "table": dg.MetadataValue.md(_markdown(board.arms)),
+            "board": dg.MetadataValue.json(board.as_data()),
+            "dagster/row_count": len(board.arms),
+            "show": dg.MetadataValue.md(f"`evals leaderboard {experiment.id}`"),
+        }
+    )
+
+
+def _markdown(arms: list[ArmRow]) -> str:
+    head = ["arm", "score", "95% CI, new cases", "pass", "USD a case", "p50 s", "valid", "infra", "not judged"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for arm in arms:
+        interval = f"{_number(arm.ci_low)} - {_number(arm.ci_high)}"
+        name = f"{arm.arm} (stand-in model)" if arm.stand_in else arm.arm
+        money = "-" if arm.cost_usd_mean is None else f"{arm.cost_usd_mean:.5f}"
+        cells = [name, _number(arm.score), interval, _number(arm.pass_rate), money, _number(arm.latency_p50_s)]
+        lines.append(f"| {' | '.join([*cells, f'{arm.n_valid}/{arm.n_cells}', str(arm.n_infra), str(arm.n_not_judged)])} |")
+    return "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,57 @@
+import json
+
+import dagster as dg
+
+from eval_pipeline.defs.assets import leaderboard, scored_table, world_snapshots
+from eval_pipeline.defs.cells import describe
+from eval_pipeline.defs.partitions import CELLS, EXPERIMENTS, WORLDS
+from eval_pipeline.defs.resources import EvalsResource
+from eval_pipeline.store.records import Records
+
+snapshot_job = dg.define_asset_job("snapshot_worlds", selection=[world_snapshots], description="Pack worlds.")
+cells_job = dg.define_asset_job("run_cells", selection=["cell_results"], description="Run cells of an experiment in one engine.")
+results_job = dg.define_asset_job(
+    "score_experiment", selection=[scored_table, leaderboard], description="Score a finished experiment."
+)
+
+
+@dg.sensor(target=[scored_table, leaderboard], minimum_interval_seconds=15, default_status=dg.DefaultSensorStatus.RUNNING)
+def score_finished_experiments(context: dg.SensorEvaluationContext, evals: EvalsResource):
+    """Score an experiment once for each time its cells have come to rest."""
+    seen: dict[str, str] = json.loads(context.cursor or "{}")
+    requests: list[dg.RunRequest] = []
+    with evals.records() as records:
+        tallies = records.views.tallies()
+    known = set(context.instance.get_dynamic_partitions("experiments"))
+    for name, tally in tallies.items():
+        rested_at = tally.finished_at.isoformat() if tally.finished_at and tally.n_done else None
+        if name in known and not tally.working and rested_at is not None and seen.get(name) != rested_at:
+            seen[name] = rested_at
+            requests.append(dg.RunRequest(run_key=f"{name}:{rested_at}", partition_key=name))
+    return dg.SensorResult(run_requests=requests, cursor=json.dumps(seen))
+
+
+@dg.sensor(minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING)
+def repair_records(context: dg.SensorEvaluationContext, evals: EvalsResource):
+    """Bring Dagster's records up to the ledger after a crash: worlds, partitions, and results without an event."""
+    dynamic: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
+    missing = [name for name in evals.library().world_names() if name not in context.instance.get_dynamic_partitions("worlds")]
+    if missing:
+        dynamic.append(WORLDS.build_add_request(missing))
+    with evals.records() as records:
+        known = set(context.instance.get_dynamic_partitions("experiments"))
+        lost = [name for name in records.views.experiment_ids() if name not in known]
+        for name in lost:
+            dynamic.append(CELLS.build_add_request(records.views.keys(name)))
+        if lost:
+            dynamic.append(EXPERIMENTS.build_add_request(lost))
+        for name in records.views.unlogged_without_owner():
+            _log_lost_results(context.instance, records, name)
+    return dg.SensorResult(dynamic_partitions_requests=dynamic) if dynamic else dg.SkipReason("nothing to repair")
+
+
+def _log_lost_results(instance: dg.DagsterInstance, records: Records, name: str) -> None:
+    described = describe(records, records.ledger.experiment(name), records.views.unlogged(name))
+    for materialization, _ in described:
+        instance.report_runless_asset_event(materialization)
+    records.ledger.mark_logged({str(materialization.partition): attempt for materialization, attempt in described})

@@ -1,0 +1,121 @@
+"""Dagster's record of cells, written by one thread in batches: 1 ms an event instead of 20."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+import dagster as dg
+from dagster._core.events import (  # the public API has no batched write; tests/defs hold these names to the pinned version
+    AssetMaterializationPlannedData,
+    DagsterEvent,
+    DagsterEventType,
+    StepMaterializationData,
+)
+from dagster._core.events.log import EventLogEntry
+
+from eval_pipeline.store.ledger import Ledger
+
+log = logging.getLogger(__name__)
+
+CELL_RESULTS = dg.AssetKey("cell_results")
+BATCH, FLUSH_S = 100, 1.0
+_PATIENCE_S = 120.0
+
+
+Described = list[tuple[dg.AssetMaterialization, int]]
+"""Materializations, each with the id of the attempt it tells of."""
+
+
+class CellEvents:
+    """Materializations of one run. `put` never blocks; `close` returns when everything is stored and marked in the ledger.
+
+    describe: from cell keys to their materializations, read from the ledger; keys without a valid result are left out.
+    """
+
+    def __init__(
+        self, instance: dg.DagsterInstance, run: dg.DagsterRun, ledger: Ledger, describe: Callable[[list[str]], Described]
+    ) -> None:
+        self._instance = instance
+        self._run = run
+        self._ledger = ledger
+        self._describe = describe
+        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._write, name="cell-events", daemon=True)
+        self._thread.start()
+
+    def put(self, key: str) -> None:
+        self._queue.put(key)
+
+    def failed(self, keys: list[str]) -> None:
+        """A planned event without a materialization, in a run that fails, is what the UI shows as failed."""
+        for key in keys:
+            planned = AssetMaterializationPlannedData(CELL_RESULTS, partition=key, partitions_subset=None)
+            event = DagsterEvent.build_asset_materialization_planned_event(self._run.job_name, "cell_results", planned)
+            self._instance.report_dagster_event(event, run_id=self._run.run_id)
+
+    def close(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _write(self) -> None:
+        try:
+            ended = False
+            while not ended:
+                batch, ended = self._next_batch()
+                if batch:
+                    self._store(batch)
+        except Exception as error:  # noqa: BLE001 - handed to the run's own thread by close()
+            self._error = error
+
+    def _next_batch(self) -> tuple[list[str], bool]:
+        batch: list[str] = []
+        flush_at = time.monotonic() + FLUSH_S
+        while len(batch) < BATCH:
+            try:
+                key = self._queue.get(timeout=max(0.0, flush_at - time.monotonic()))
+            except queue.Empty:
+                break
+            if key is None:
+                return batch, True
+            batch.append(key)
+        return batch, False
+
+    def _store(self, keys: list[str]) -> None:
+        described = self._describe(keys)
+        entries = [self._entry(materialization) for materialization, _ in described]
+        deadline = time.monotonic() + _PATIENCE_S
+        while entries:
+            try:
+                self._instance.event_log_storage.store_event_batch(entries)
+                break
+            except Exception as error:  # noqa: BLE001 - any driver error: the database may be restarting
+                if time.monotonic() > deadline:
+                    raise
+                log.warning("events could not be stored, trying again: %s", error)
+                time.sleep(1.0)
+        self._ledger.mark_logged({str(m.partition): attempt_id for m, attempt_id in described})
+
+    def _entry(self, materialization: dg.AssetMaterialization) -> EventLogEntry:
+        event = DagsterEvent(
+            event_type_value=DagsterEventType.ASSET_MATERIALIZATION.value,
+            job_name=self._run.job_name,
+            step_key="cell_results",
+            event_specific_data=StepMaterializationData(materialization),
+        )
+        return EventLogEntry(
+            error_info=None,
+            level=logging.INFO,
+            user_message="",
+            run_id=self._run.run_id,
+            timestamp=time.time(),
+            step_key="cell_results",
+            job_name=self._run.job_name,
+            dagster_event=event,
+        )

@@ -1,0 +1,77 @@
+"""The detached engine process: `python -m eval_pipeline.defs.launcher EXPERIMENT [CELL ...]`.
+
+It executes the Dagster runs of an experiment in-process on the real instance: world_snapshots, cell_results, then scored_table and
+leaderboard. Its exit code is 0 when every cell has a valid result. dagster is imported late: worker processes import this module.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from eval_pipeline.defs.home import prepare_home
+from eval_pipeline.settings import Settings, load_settings
+from eval_pipeline.store.ledger import ExperimentRow
+from eval_pipeline.store.postgres import embedded_server
+from eval_pipeline.store.records import open_records
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+log = logging.getLogger("eval_pipeline.launcher")
+
+
+def main(argv: list[str]) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    experiment, *keys = argv
+    settings = load_settings()
+    with embedded_server(settings) as url:
+        os.environ.update(prepare_home(settings, url))
+        return run_experiment(settings, experiment, keys)
+
+
+def run_experiment(settings: Settings, experiment_id: str, keys: list[str]) -> int:
+    """keys: only these cells; empty means all that are not done."""
+    import dagster as dg
+
+    with open_records(settings) as records:
+        experiment = records.ledger.experiment(experiment_id)
+        digests = experiment.run.worlds
+        missing = sorted(name for name, digest in digests.items() if digest not in records.ledger.snapshots(digests.values()))
+        wanted = keys or records.views.keys(experiment.id, ["open", "setup", "running", "persisting", "failed"])
+        with dg.DagsterInstance.get() as instance:
+            _register(instance, experiment)
+            for world in missing:
+                _execute(instance, "snapshot_worlds", experiment, partition_key=world)
+            if wanted:
+                config = {"ops": {"cell_results": {"config": {"experiment": experiment.id, "keys": keys}}}}
+                _execute(instance, "run_cells", experiment, run_config=config)
+            scored = _execute(instance, "score_experiment", experiment, partition_key=experiment.id)
+        n_done = records.views.tallies(experiment.id)[experiment.id].n_done
+    return 0 if scored and n_done == experiment.n_cells else 1
+
+
+def _register(instance: dg.DagsterInstance, experiment: ExperimentRow) -> None:
+    from eval_pipeline.defs.partitions import CELLS, EXPERIMENTS, WORLDS, add_partitions
+
+    add_partitions(instance, WORLDS, sorted(experiment.run.worlds))
+    if experiment.id not in instance.get_dynamic_partitions("experiments"):
+        add_partitions(instance, CELLS, [str(key) for key in experiment.run.cell_keys()])
+        add_partitions(instance, EXPERIMENTS, [experiment.id])
+
+
+def _execute(instance: dg.DagsterInstance, job: str, experiment: ExperimentRow, **options: Any) -> bool:
+    from eval_pipeline.definitions import defs
+
+    tags = {"evals/experiment": experiment.id, "evals/name": experiment.name}
+    result = defs.resolve_job_def(job).execute_in_process(instance=instance, tags=tags, raise_on_error=False, **options)
+    if not result.success:
+        failures = [event for event in result.all_events if event.is_failure]
+        log.error("%s failed: %s", job, failures[0].message if failures else "see the run in the Dagster UI")
+    return result.success
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

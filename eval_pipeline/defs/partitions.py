@@ -1,0 +1,14 @@
+import dagster as dg
+
+CELLS = dg.DynamicPartitionsDefinition(name="cells")
+EXPERIMENTS = dg.DynamicPartitionsDefinition(name="experiments")
+WORLDS = dg.DynamicPartitionsDefinition(name="worlds")
+
+
+def add_partitions(instance: dg.DagsterInstance, definition: dg.DynamicPartitionsDefinition, keys: list[str]) -> None:
+    """Add those that are missing, in order. Dagster validates nothing; the keys come from validated names."""
+    assert definition.name is not None
+    known = set(instance.get_dynamic_partitions(definition.name))
+    new = [key for key in keys if key not in known]
+    if new:
+        instance.add_dynamic_partitions(definition.name, new)

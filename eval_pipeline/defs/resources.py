@@ -1,0 +1,34 @@
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import dagster as dg
+
+from eval_pipeline.runner.services import Services, open_services
+from eval_pipeline.settings import Settings, load_settings
+from eval_pipeline.specs.library import Library
+from eval_pipeline.store.artifacts import ArtifactStore, open_store
+from eval_pipeline.store.records import Records, open_records
+
+
+class EvalsResource(dg.ConfigurableResource):
+    """The product's own services, opened inside the body that uses them and closed with it."""
+
+    def settings(self) -> Settings:
+        return load_settings(os.environ)
+
+    def library(self) -> Library:
+        return Library(self.settings().worlds_dir)
+
+    def store(self) -> ArtifactStore:
+        return open_store(self.settings())
+
+    @contextmanager
+    def records(self) -> Iterator[Records]:
+        with open_records(self.settings()) as records:
+            yield records
+
+    @contextmanager
+    def services(self, *, egress: bool) -> Iterator[Services]:
+        with self.records() as records, open_services(self.settings(), records, egress=egress) as services:
+            yield services

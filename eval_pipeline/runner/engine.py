@@ -1,0 +1,293 @@
+"""The engine: one event loop that drives all cells of one experiment, under a lease that a thread renews."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eval_pipeline.errors import BudgetExceeded, EvalsError
+from eval_pipeline.host import HostIdentity
+from eval_pipeline.runner.cell import CellContext, CellDone, drive_cell
+from eval_pipeline.runner.services import Services
+from eval_pipeline.runner.slots import Slots
+from eval_pipeline.store.leases import Leases
+from eval_pipeline.store.ledger import Claim, ExperimentRow
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 5.0
+WANTED = {"setups": 8, "running": 1024, "parsers": 2}
+_WAIT_FOR_OTHERS_S = 1.0
+
+
+@dataclass(kw_only=True)
+class RunReport:
+    """done: what this engine finished, by cell. stopped: why cells were left open, None when none was."""
+
+    done: dict[str, CellDone] = field(default_factory=dict[str, CellDone])
+    stopped: str | None = None
+
+
+class Engine:
+    """Drives `keys` of one experiment until each is done, failed, or the work is stopped.
+
+    on_done is called in the loop for each finished cell and must not block. cancelled is asked every few seconds, in a thread.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        experiment: ExperimentRow,
+        *,
+        run_id: str | None,
+        on_done: Callable[[CellDone], None],
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.services = services
+        self.experiment = experiment
+        self.report = RunReport()
+        self._run_id = run_id
+        self._on_done = on_done
+        self._asked = cancelled
+        self._running = Slots()
+        self._setups = Slots()
+        self._pending: deque[Claim] = deque()
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._finished = asyncio.Event()
+        self._blocked_by_budget: BudgetExceeded | None = None
+        self._cancel = False
+        self._drain = asyncio.Event()
+        self._engine_id = ""
+
+    async def run(self, keys: Sequence[str]) -> RunReport:
+        services, host = self.services, self.services.host
+        end_dead_engines(services.leases, host, services.engines_dir)
+        self._engine_id = str(uuid.uuid4())
+        with _alive(services.engines_dir, self._engine_id):
+            services.leases.open_engine(self._engine_id, host, os.getpid(), self._run_id)
+            heartbeat = _Heartbeat(self._beat)
+            heartbeat.start(asyncio.get_running_loop())
+            try:
+                with self._signals():
+                    await self._work(list(keys))
+            finally:
+                heartbeat.stop()
+                await asyncio.to_thread(services.ledger.release, self._engine_id)
+                services.leases.close_engine(self._engine_id)
+        return self.report
+
+    async def _work(self, keys: list[str]) -> None:
+        context = self._context(await self.services.restore_worlds(self.experiment, keys))
+        while not self._stopping():
+            self._pending.extend(
+                await asyncio.to_thread(self.services.ledger.claim, self._engine_id, keys, self.services.host.place)
+            )
+            if not self._pending:
+                keys = await asyncio.to_thread(self._owned_by_others, keys)
+                if not keys:
+                    return
+                await self._pause(_WAIT_FOR_OTHERS_S)
+                continue
+            await self._dispatch_all(context)
+            keys = [key for key in keys if key not in self.report.done]
+
+    async def _dispatch_all(self, context: CellContext) -> None:
+        try:
+            while (self._pending or self._in_flight) and not self._drain.is_set():
+                if self._pending and not self._must_wait():
+                    if not await self._before_drain(self._running.take()):
+                        break
+                    if self._must_wait():  # it may have come about while we waited
+                        self._running.give()
+                        continue
+                    task = asyncio.create_task(self._one(context, self._pending.popleft()))
+                    self._in_flight.add(task)
+                    task.add_done_callback(self._landed)
+                elif self._in_flight:
+                    self._finished.clear()
+                    await self._before_drain(self._finished.wait())
+                else:
+                    self._give_up()
+        finally:
+            for task in self._in_flight:
+                task.cancel()  # a drain: the sandboxes live on and the next engine adopts them
+            await asyncio.gather(*self._in_flight, return_exceptions=True)
+
+    def _must_wait(self) -> bool:
+        return self._cancel or self._blocked_by_budget is not None
+
+    def _give_up(self) -> None:
+        self._pending.clear()
+        reason = "cancelled" if self._cancel else str(self._blocked_by_budget)
+        self.report.stopped = self.report.stopped or reason
+
+    async def _one(self, context: CellContext, claim: Claim) -> None:
+        try:
+            done = await drive_cell(context, claim)
+        except BudgetExceeded as error:
+            self._blocked_by_budget = error  # cleared when a cell ends and gives back what it did not use
+            self._pending.appendleft(claim)
+            return
+        self.report.done[claim.key] = done
+        self._blocked_by_budget = None
+        self._on_done(done)
+
+    def _landed(self, task: asyncio.Task[None]) -> None:
+        self._in_flight.discard(task)
+        self._running.give()
+        self._finished.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a cell's task failed", exc_info=error)
+            self.report.stopped = f"{type(error).__name__}: {error}"
+            self._drain.set()
+
+    def _stopping(self) -> bool:
+        return self._cancel or self._drain.is_set() or self._blocked_by_budget is not None or self.report.stopped is not None
+
+    def _owned_by_others(self, keys: Sequence[str]) -> list[str]:
+        return [key for key in self.services.views.in_other_hands(keys) if key not in self.report.done]
+
+    async def _before_drain(self, work: Coroutine[Any, Any, object]) -> bool:
+        """Wait for `work`; False when the drain came first, and `work` is then cancelled."""
+        task, drain = asyncio.ensure_future(work), asyncio.ensure_future(self._drain.wait())
+        try:
+            await asyncio.wait({task, drain}, return_when=asyncio.FIRST_COMPLETED)
+            return task.done()
+        finally:
+            drain.cancel()
+            if not task.done():
+                task.cancel()
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._drain.wait(), seconds)
+        except TimeoutError:
+            pass
+
+    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In the heartbeat's thread."""
+        share = self.services.leases.renew(self._engine_id, WANTED)
+        if self.services.ledger.cancel_requested(self.experiment.id) or self._asked():
+            self._cancel = True
+        loop.call_soon_threadsafe(self._resize, share)
+
+    def _resize(self, share: dict[str, int]) -> None:
+        self._running.resize(share["running"])
+        self._setups.resize(share["setups"])
+        self.services.persister.parsers.resize(max(1, share["parsers"]))
+        self._finished.set()
+
+    def _context(self, world_dirs: dict[str, Path]) -> CellContext:
+        services = self.services
+        return CellContext(
+            experiment=self.experiment,
+            ledger=services.ledger,
+            backend=services.backend,
+            layers=services.layers,
+            world_dirs=world_dirs,
+            persister=services.persister,
+            prices=services.prices_of(self.experiment),
+            installation=services.installation,
+            host=services.host,
+            gateway=services.gateway,
+            setups=self._setups,
+            cancelled=lambda: self._cancel,
+        )
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT drain, unless a cancel was asked for: the heartbeat sees that."""
+        loop = asyncio.get_running_loop()
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        for number in before:
+            loop.add_signal_handler(number, self._interrupted)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
+
+    def _interrupted(self) -> None:
+        if self._asked():
+            self._cancel = True
+        else:
+            self.report.stopped = "drained on a signal; the sandboxes live on and the next engine adopts them"
+            self._drain.set()
+        self._finished.set()
+
+
+class _Heartbeat:
+    """A thread, so that a loop that lags does not lose the lease. The first beat is done before `start` returns."""
+
+    def __init__(self, beat: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        self._beat = beat
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._beat(loop)
+        self._thread = threading.Thread(target=self._run, args=(loop,), name="lease", daemon=True)
+        self._thread.start()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._end.wait(HEARTBEAT_S):
+            try:
+                self._beat(loop)
+            except EvalsError as error:
+                log.warning("the lease could not be renewed: %s", error)
+
+    def stop(self) -> None:
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join()
+
+
+@contextmanager
+def _alive(folder: Path, engine_id: str) -> Iterator[None]:
+    """Hold a lock that the kernel frees when this process ends, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{engine_id}.lock"
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def end_dead_engines(leases: Leases, host: HostIdentity, folder: Path) -> None:
+    """End the leases of this place's engines whose process is gone, so that nobody waits for them to run out."""
+    for engine in leases.living(host.place):
+        if not _is_held(folder / f"{engine.id}.lock"):
+            log.info("engine %s (pid %s) is gone; its cells are taken over", engine.id, engine.pid)
+            leases.close_engine(engine.id)
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False

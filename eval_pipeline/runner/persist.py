@@ -1,0 +1,127 @@
+"""From a sandbox to durable rows: the bundle by digest into the store, read by worker processes, verdicts into the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eval_pipeline.domain.ids import CellKey
+from eval_pipeline.domain.outcome import AgentResult
+from eval_pipeline.domain.rubric import Rubric
+from eval_pipeline.domain.usage import Usage
+from eval_pipeline.errors import StoreError
+from eval_pipeline.runner.judging import BundleReport, BundleTask, report_on_bundle
+from eval_pipeline.runner.slots import Slots
+from eval_pipeline.sandbox.base import Sandbox
+from eval_pipeline.scoring.verdicts import CHECK_VERSION, Verdict
+from eval_pipeline.store.artifacts import ArtifactStore
+from eval_pipeline.store.ledger import ExperimentRow
+from eval_pipeline.store.verdicts import VerdictRow, Verdicts
+
+WORKERS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Persisted:
+    """bundle: the digest under which the output is stored."""
+
+    bundle: str
+    result: AgentResult
+    usages: list[Usage]
+    evidence: dict[str, Any]
+
+
+class Persister:
+    def __init__(self, store: ArtifactStore, verdicts: Verdicts, scratch: Path, world_dirs: dict[str, Path]) -> None:
+        self._store = store
+        self._verdicts = verdicts
+        self._scratch = scratch
+        self._world_dirs = world_dirs
+        self._pool: ProcessPoolExecutor | None = None
+        self.parsers = Slots(WORKERS)
+        scratch.mkdir(parents=True, exist_ok=True)
+
+    async def persist(self, sandbox: Sandbox, experiment: ExperimentRow, key: CellKey) -> Persisted:
+        """Durable when it returns. Raises StoreError or SandboxError."""
+        async with self.parsers.hold():
+            with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
+                path = Path(folder) / "bundle.tar.gz"
+                collected = await sandbox.collect(path)
+                artifact = await asyncio.to_thread(self._store.put_file, path)
+                report = await self._report(path, artifact.digest, experiment, key)
+        await asyncio.to_thread(self._verdicts.add, verdict_rows(report.verdicts, artifact.digest))
+        return Persisted(
+            bundle=artifact.digest,
+            result=report.result,
+            usages=report.usages,
+            evidence={
+                "n_files": collected.n_files,
+                "size_bytes": collected.size_bytes,
+                "skipped": {_printable(name): why for name, why in list(collected.skipped.items())[:50]},
+                "n_events": report.n_events,
+                "bad_lines": report.bad_lines,
+                "calls": report.calls,
+            },
+        )
+
+    async def judge(self, bundle: str, experiment: ExperimentRow, key: CellKey) -> None:
+        """Answer the criteria again from the stored bundle; verdicts that are there already stay."""
+        async with self.parsers.hold():
+            with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
+                path = Path(folder) / "bundle.tar.gz"
+                await asyncio.to_thread(self._store.fetch, bundle, path)
+                report = await self._report(path, bundle, experiment, key)
+        await asyncio.to_thread(self._verdicts.add, verdict_rows(report.verdicts, bundle))
+
+    async def _report(self, path: Path, bundle: str, experiment: ExperimentRow, key: CellKey) -> BundleReport:
+        rubric: Rubric = experiment.score.cases[key.case_name].rubric
+        task = BundleTask(
+            path=path,
+            bundle=bundle,
+            rubric=rubric,
+            world_digest=experiment.run.worlds[key.world],
+            world_dir=self._world_dirs[key.world],
+        )
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._workers(), report_on_bundle, task)
+        except BrokenProcessPool as error:
+            self._pool = None
+            raise StoreError(f"a worker process died while it read the output of {key}: {error}") from error
+
+    def _workers(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(["eval_pipeline.runner.judging"])
+            self._pool = ProcessPoolExecutor(WORKERS, mp_context=context)
+        return self._pool
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+
+def verdict_rows(verdicts: Sequence[Verdict], bundle: str) -> list[VerdictRow]:
+    return [
+        VerdictRow(
+            request_digest=verdict.request_digest,
+            judge_version=CHECK_VERSION,
+            vote=0,
+            bundle=bundle,
+            criterion=verdict.criterion,
+            verdict=verdict.verdict,
+            status=verdict.status,
+            reason=verdict.reason,
+        )
+        for verdict in verdicts
+    ]
+
+
+def _printable(name: str) -> str:
+    return name.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")

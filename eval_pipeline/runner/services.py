@@ -1,0 +1,105 @@
+"""What an engine works with, put together once per process from the settings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from eval_pipeline.domain.ids import CellKey
+from eval_pipeline.environment.layers import Layers
+from eval_pipeline.errors import SpecError
+from eval_pipeline.gateway.client import Gateway, ensure_gateway
+from eval_pipeline.host import HostIdentity, host_identity, reachable_root
+from eval_pipeline.runner.persist import Persister
+from eval_pipeline.sandbox.base import Backend
+from eval_pipeline.sandbox.local.backend import LocalBackend
+from eval_pipeline.scoring.prices import PriceBook
+from eval_pipeline.settings import Settings
+from eval_pipeline.store.artifacts import ArtifactStore, open_store
+from eval_pipeline.store.leases import Leases
+from eval_pipeline.store.ledger import ExperimentRow, Ledger
+from eval_pipeline.store.records import Records
+from eval_pipeline.store.snapshots import load_snapshot, restore
+from eval_pipeline.store.views import Views
+
+
+@dataclass(frozen=True, kw_only=True)
+class Services:
+    """gateway None: nothing in this process needs egress."""
+
+    settings: Settings
+    records: Records
+    store: ArtifactStore
+    backend: Backend
+    layers: Layers
+    persister: Persister
+    gateway: Gateway | None
+    installation: str
+    host: HostIdentity
+    world_dirs: dict[str, Path]
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.records.ledger
+
+    @property
+    def leases(self) -> Leases:
+        return self.records.leases
+
+    @property
+    def views(self) -> Views:
+        return self.records.views
+
+    @property
+    def engines_dir(self) -> Path:
+        return self.settings.state_dir / "engines"
+
+    def prices_of(self, experiment: ExperimentRow) -> PriceBook:
+        return PriceBook.from_rows(experiment.score.prices, f"{experiment.id}: prices")
+
+    async def restore_worlds(self, experiment: ExperimentRow, keys: Sequence[str]) -> dict[str, Path]:
+        """World name -> the directory of its restored snapshot, for the worlds of `keys`. Raises SpecError when one was never packed."""
+        for name in sorted({CellKey.parse(key).world for key in keys}):
+            if name not in self.world_dirs:
+                self.world_dirs[name] = await asyncio.to_thread(self._restore, name, experiment.run.worlds[name])
+        return self.world_dirs
+
+    def _restore(self, world: str, digest: str) -> Path:
+        rows = self.ledger.snapshots([digest])
+        if digest not in rows:
+            raise SpecError(
+                f"the world {world!r} has changed since the experiment was locked: its snapshot {digest[:12]} was never packed",
+                hint="run the experiment's file again: it makes a new experiment of the world as it is",
+            )
+        return restore(
+            load_snapshot(rows[digest]["archive"], self.store), self.store, reachable_root(self.settings.state_dir) / "worlds"
+        )
+
+
+@contextmanager
+def open_services(settings: Settings, records: Records, *, egress: bool) -> Iterator[Services]:
+    """egress: whether any sandbox of this process may need the proxy."""
+    gateway = ensure_gateway(settings.state_dir) if egress else None
+    installation = records.ledger.installation_id()
+    backend = LocalBackend(installation, settings.state_dir, gateway.egress() if gateway else None)
+    store = open_store(settings)
+    world_dirs: dict[str, Path] = {}
+    persister = Persister(store, records.verdicts, settings.state_dir / "tmp", world_dirs)
+    try:
+        yield Services(
+            settings=settings,
+            records=records,
+            store=store,
+            backend=backend,
+            layers=Layers(backend, backend, installation, settings.state_dir / "locks"),
+            persister=persister,
+            gateway=gateway,
+            installation=installation,
+            host=host_identity(settings.state_dir),
+            world_dirs=world_dirs,
+        )
+    finally:
+        persister.close()

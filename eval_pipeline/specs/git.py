@@ -1,0 +1,93 @@
+"""What git knows of the app: commits, trees and files at a commit. Only the `git` program, never a checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from eval_pipeline.errors import SpecError
+
+
+def _git(repo: Path, *args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(["git", "-C", str(repo), *args], capture_output=True, check=False, env=env)
+    except FileNotFoundError:
+        raise SpecError("the program `git` is not installed", hint="install git: the app is read from its repository") from None
+
+
+def _text(repo: Path, *args: str, problem: str, hint: str | None = None) -> str:
+    done = _git(repo, *args)
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise SpecError(f"{problem}: {said[-1] if said else f'git ended with {done.returncode}'}", hint=hint)
+    return done.stdout.decode("utf-8", "surrogateescape").strip()
+
+
+def resolve(repo: Path, ref: str) -> str:
+    """The full commit SHA of `ref`; SpecError when there is no such commit."""
+    if ref.startswith("-"):
+        raise SpecError(f"{ref!r} is not a git revision")
+    hint = f"`git -C {repo} log --oneline` shows the commits; fetch the branch if it is a remote one"
+    return _text(
+        repo,
+        "rev-parse",
+        "--verify",
+        "--quiet",
+        "--end-of-options",
+        f"{ref}^{{commit}}",
+        problem=f"there is no commit {ref!r} in {repo}",
+        hint=hint,
+    )
+
+
+def tree_of(repo: Path, commit: str, path: str) -> str:
+    """The id of the tree at `path` ("." for the root) in `commit`."""
+    inside = "" if path in (".", "") else path.strip("/")
+    hint = "check `path` in app.yaml"
+    return _text(
+        repo, "rev-parse", "--verify", "--quiet", f"{commit}:{inside}", problem=f"{commit} has no folder {path!r}", hint=hint
+    )
+
+
+def worktree_tree(repo: Path, path: str) -> str:
+    """The tree that a commit of everything in the working tree (ignored files left out) would have at `path`."""
+    top = Path(_text(repo, "rev-parse", "--show-toplevel", problem=f"{repo} is not a git working tree"))
+    with tempfile.TemporaryDirectory() as folder:
+        env = {**os.environ, "GIT_INDEX_FILE": str(Path(folder) / "index")}
+        for args in (["read-tree", "HEAD"], ["add", "--all", "."]):
+            done = _git(top, *args, env=env)
+            if done.returncode != 0:
+                raise SpecError(f"the working tree {top} can't be read: {done.stderr.decode(errors='replace').strip()}")
+        written = _git(top, "write-tree", env=env)
+    if written.returncode != 0:
+        raise SpecError(f"the working tree {top} can't be written as a tree: {written.stderr.decode(errors='replace').strip()}")
+    return tree_of(top, written.stdout.decode().strip(), path)
+
+
+def read_file(repo: Path, tree: str, name: str) -> bytes:
+    """The content of `name` in `tree`; SpecError when it isn't there."""
+    done = _git(repo, "cat-file", "blob", f"{tree}:{name}")
+    if done.returncode != 0:
+        raise SpecError(
+            f"{name} is not in the app's folder at this commit (tree {tree[:12]})", hint="commit it, or use ref: WORKTREE"
+        )
+    return done.stdout
+
+
+def archive(repo: Path, tree: str) -> bytes:
+    """The tree as an uncompressed tar."""
+    done = _git(repo, "archive", "--format=tar", tree)
+    if done.returncode != 0:
+        raise SpecError(
+            f"the app's tree {tree[:12]} is gone from {repo}: {done.stderr.decode(errors='replace').strip()}",
+            hint="a WORKTREE run can be resumed only while git keeps its objects; start it again with --fresh",
+        )
+    return done.stdout
+
+
+def commits_between(repo: Path, old: str, new: str) -> int | None:
+    """How many commits `new` is ahead of `old`; None when git can't say."""
+    done = _git(repo, "rev-list", "--count", f"{old}..{new}")
+    return int(done.stdout) if done.returncode == 0 else None

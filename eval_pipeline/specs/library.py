@@ -1,0 +1,147 @@
+"""Everything under `worlds_src/`, read and checked."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass
+from pathlib import Path
+
+from eval_pipeline.domain.case import Case, CaseSpec
+from eval_pipeline.domain.experiment import AppSpec, DatasetSpec, ExperimentSpec
+from eval_pipeline.domain.world import WorldSpec
+from eval_pipeline.errors import NotFound, SpecError
+from eval_pipeline.scoring.checks import validate_check
+from eval_pipeline.scoring.prices import PriceBook
+from eval_pipeline.specs.yaml_file import YamlFile, parse_model
+
+
+@dataclass(frozen=True)
+class World:
+    spec: WorldSpec
+    folder: Path
+
+
+class Library:
+    """Reads lazily; every method raises SpecError (with file:line) or NotFound (with what there is)."""
+
+    def __init__(self, worlds_dir: Path) -> None:
+        self.root = worlds_dir
+
+    def world_names(self) -> list[str]:
+        folder = self.root / "worlds"
+        return sorted(path.parent.name for path in folder.glob("*/world.yaml")) if folder.is_dir() else []
+
+    def world(self, name: str) -> World:
+        path = self.root / "worlds" / name / "world.yaml"
+        if name not in self.world_names():
+            raise NotFound(f"there is no world {name!r} under {self.root / 'worlds'}", hint=_known("worlds", self.world_names()))
+        file = self._file(path)
+        spec = parse_model(file, WorldSpec)
+        if spec.id != name:
+            raise SpecError(f"id is {spec.id!r} but the folder is named {name!r}", where=file.where(("id",)))
+        return World(spec, path.parent)
+
+    def cases(self, world: str) -> list[Case]:
+        """The world's cases by id."""
+        folder = self.world(world).folder / "cases"
+        found: dict[str, tuple[Case, YamlFile]] = {}
+        for path in sorted(folder.glob("*.yaml")):
+            file = self._file(path)
+            case = Case(world=world, spec=_parse_case(file))
+            if case.spec.id in found:
+                other = found[case.spec.id][1].where(("id",))
+                raise SpecError(f"the case id {case.spec.id!r} is already taken at {other}", where=file.where(("id",)))
+            found[case.spec.id] = (case, file)
+        return [found[name][0] for name in sorted(found)]
+
+    def all_cases(self) -> list[Case]:
+        return [case for world in self.world_names() for case in self.cases(world)]
+
+    def case(self, name: str) -> Case:
+        world, dot, case_id = name.partition(".")
+        if not dot:
+            raise SpecError(f"{name!r} is not a case name: write <world>.<case>")
+        cases = self.cases(world)
+        for case in cases:
+            if case.spec.id == case_id:
+                return case
+        raise NotFound(f"the world {world!r} has no case {case_id!r}", hint=_known("cases", [case.spec.id for case in cases]))
+
+    def dataset_names(self) -> list[str]:
+        return sorted(path.stem for path in (self.root / "datasets").glob("*.yaml"))
+
+    def dataset(self, name: str) -> DatasetSpec:
+        return self._dataset_file(name)[1]
+
+    def dataset_cases(self, name: str) -> list[Case]:
+        """The selected cases in world, case order. A pattern that selects nothing is a SpecError."""
+        file, spec = self._dataset_file(name)
+        everything = self.all_cases()
+        chosen: dict[str, Case] = {}
+        for index, pattern in enumerate(spec.cases):
+            matching = [case for case in everything if _selects(pattern, case)]
+            if not matching:
+                hint = _known("worlds", self.world_names())
+                raise SpecError(f"{pattern!r} selects no case", where=file.where(("cases", index)), hint=hint)
+            chosen.update({case.name: case for case in matching})
+        return [chosen[name] for name in sorted(chosen)]
+
+    def app(self, name: str) -> AppSpec:
+        file = self._file(self.root / "app.yaml")
+        spec = parse_model(file, AppSpec)
+        if spec.name != name:
+            raise NotFound(f"there is no app {name!r}; {file.shown_as} describes {spec.name!r}")
+        return spec
+
+    def app_repo(self, spec: AppSpec) -> Path:
+        return (self.root.parent / spec.repo).resolve()
+
+    def prices(self) -> PriceBook:
+        path = self.root / "prices.yaml"
+        return PriceBook.from_rows(self._file(path).data, str(path)) if path.exists() else PriceBook(())
+
+    def experiment_path(self, argument: str) -> Path:
+        """A path, or the name of a file under `experiments/`."""
+        for path in (Path(argument), self.root / "experiments" / argument, self.root / "experiments" / f"{argument}.yaml"):
+            if path.is_file():
+                return path
+        known = sorted(path.stem for path in (self.root / "experiments").glob("*.yaml"))
+        raise NotFound(f"there is no experiment file {argument!r}", hint=_known("experiments", known))
+
+    def experiment(self, path: Path) -> ExperimentSpec:
+        return parse_model(self._file(path), ExperimentSpec)
+
+    def _dataset_file(self, name: str) -> tuple[YamlFile, DatasetSpec]:
+        path = self.root / "datasets" / f"{name}.yaml"
+        if not path.is_file():
+            raise NotFound(f"there is no dataset {name!r}", hint=_known("datasets", self.dataset_names()))
+        file = self._file(path)
+        spec = parse_model(file, DatasetSpec)
+        if spec.name != name:
+            raise SpecError(f"name is {spec.name!r} but the file is named {path.name!r}", where=file.where(("name",)))
+        return file, spec
+
+    def _file(self, path: Path) -> YamlFile:
+        shown = path.relative_to(self.root.parent) if path.is_relative_to(self.root.parent) else path
+        return YamlFile(path, str(shown))
+
+
+def _parse_case(file: YamlFile) -> CaseSpec:
+    spec = parse_model(file, CaseSpec)
+    for index, criterion in enumerate(spec.rubric.criteria):
+        if criterion.check is not None:
+            try:
+                validate_check(criterion.check)
+            except ValueError as error:
+                raise SpecError(str(error), where=file.where(("rubric", "criteria", index, "check"))) from None
+    return spec
+
+
+def _selects(pattern: str, case: Case) -> bool:
+    if pattern.startswith("tag:"):
+        return pattern.removeprefix("tag:") in case.spec.tags
+    return fnmatch.fnmatchcase(case.name, pattern)
+
+
+def _known(what: str, names: list[str]) -> str:
+    return f"known {what}: {', '.join(names[:20]) or 'none'}{' ...' if len(names) > 20 else ''}"

@@ -1,0 +1,99 @@
+"""From files to locks: resolve every name, ref and content once, before anything runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eval_pipeline.domain.app import AppManifest
+from eval_pipeline.domain.case import Case
+from eval_pipeline.domain.experiment import WORKTREE, ArmSpec, ExperimentSpec
+from eval_pipeline.domain.lock import LockedArm, LockedCase, RunLock, ScoredCase, ScoreLock
+from eval_pipeline.errors import SpecError
+from eval_pipeline.specs import git
+from eval_pipeline.specs.library import Library
+from eval_pipeline.specs.yaml_file import YamlFile, parse_model
+from eval_pipeline.store.snapshots import scan_world
+
+MANIFEST_NAME = "evals.app.yaml"
+
+
+@dataclass(frozen=True)
+class Locked:
+    spec: ExperimentSpec
+    run: RunLock
+    score: ScoreLock
+    repo: Path
+
+
+def lock_experiment(library: Library, path: Path) -> Locked:
+    """Read the experiment and everything it names. Raises SpecError before anything is spent."""
+    spec = library.experiment(path)
+    cases = library.dataset_cases(spec.dataset)
+    app = library.app(spec.app)
+    repo = library.app_repo(app)
+    worlds = sorted({case.world for case in cases})
+    run = RunLock(
+        name=spec.name,
+        app=app.name,
+        app_path=app.path,
+        backend=spec.backend,
+        seed=spec.seed,
+        trials=spec.trials,
+        worlds={name: _world_digest(library, name) for name in worlds},
+        cases=tuple(_locked_case(case) for case in cases),
+        arms=tuple(_locked_arm(repo, app.path, arm, path) for arm in spec.arms),
+    )
+    score = ScoreLock(
+        policy=spec.policy,
+        judge=spec.judge,
+        cases={
+            case.name: ScoredCase(rubric=case.spec.rubric, reference=case.spec.reference, tags=tuple(case.spec.tags))
+            for case in cases
+        },
+        prices=library.prices().as_data(),
+    )
+    return Locked(spec, run, score, repo)
+
+
+def _world_digest(library: Library, name: str) -> str:
+    world = library.world(name)
+    return scan_world(world.folder, world.spec).digest
+
+
+def _locked_case(case: Case) -> LockedCase:
+    return LockedCase(
+        world=case.world, case=case.spec.id, prompt=case.spec.prompt, deliverables=case.spec.deliverables, limits=case.spec.limits
+    )
+
+
+def _locked_arm(repo: Path, app_path: str, arm: ArmSpec, path: Path) -> LockedArm:
+    try:
+        commit = None if arm.ref == WORKTREE else git.resolve(repo, arm.ref)
+        tree = git.worktree_tree(repo, app_path) if commit is None else git.tree_of(repo, commit, app_path)
+        manifest = read_manifest(repo, tree)
+    except SpecError as error:
+        raise SpecError(f"arm {arm.name!r}: {error}", where=str(path), hint=error.hint) from None
+    return LockedArm(name=arm.name, ref=arm.ref, commit=commit, tree=tree, manifest=manifest, config=canonical_config(arm.config))
+
+
+def read_manifest(repo: Path, tree: str) -> AppManifest:
+    text = git.read_file(repo, tree, MANIFEST_NAME)
+    return parse_model(YamlFile.from_bytes(text, f"{MANIFEST_NAME}@{tree[:12]}"), AppManifest)
+
+
+def canonical_config(config: dict[str, Any]) -> dict[str, Any]:
+    """1.0 and 1 are one number: a config means the same however YAML or JSON spelt it."""
+    return {key: _canonical(value) for key, value in sorted(config.items())}
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, dict):
+        return canonical_config(value)  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, list):
+        return [_canonical(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value

@@ -1,0 +1,117 @@
+"""The connection to Postgres: one pool a process, upgrades under a lock, one retry rule."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import alembic.command
+import alembic.config
+import alembic.migration
+import alembic.script
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+
+from eval_pipeline.errors import LedgerUnavailable
+from eval_pipeline.store.schema import SCHEMA
+
+Result = TypeVar("Result")
+
+VERSION_TABLE = "evals_alembic_version"
+_UPGRADE_LOCK = 0x6576616C73  # "evals"
+
+
+class Database:
+    """Runs transactions. `on_outage` is called when Postgres does not answer, before each new try (it may restart a server)."""
+
+    def __init__(
+        self, url: str, *, pool_size: int = 8, patience_s: float = 120.0, on_outage: Callable[[], object] = lambda: None
+    ) -> None:
+        self.url = url
+        self._patience_s = patience_s
+        self._on_outage = on_outage
+        self.engine = sa.create_engine(url, pool_size=pool_size, max_overflow=0, pool_pre_ping=False, pool_recycle=1800)
+
+    def run(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """`work` in one transaction, repeated while Postgres is away, so it must be idempotent under its own commit.
+
+        Raises LedgerUnavailable after `patience_s` seconds without an answer.
+        """
+        deadline = time.monotonic() + self._patience_s
+        pause_s = 0.05
+        while True:
+            try:
+                with self.engine.begin() as connection:
+                    return work(connection)
+            except DBAPIError as error:
+                if not _is_outage(error):
+                    raise
+                if time.monotonic() > deadline:
+                    raise LedgerUnavailable(
+                        f"Postgres has not answered for {self._patience_s:.0f} s: {error.orig}",
+                        hint="check the server (`evals doctor`); the same command goes on where it stopped",
+                    ) from error
+                self._on_outage()
+                time.sleep(pause_s)
+                pause_s = min(pause_s * 2, 2.0)
+
+    def migrate(self) -> None:
+        """Bring the schema to the newest revision. Refused with LedgerUnavailable while an engine's lease lives and work is due."""
+        if self._revision() == _script().get_current_head():
+            return
+        with self.engine.begin() as connection:
+            connection.execute(sa.text("select pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
+            connection.execute(sa.text(f"create schema if not exists {SCHEMA}"))
+            context = _context(connection)
+            if context.get_current_revision() == _script().get_current_head():
+                return
+            if context.get_current_revision() is not None and _lease_lives(connection):
+                raise LedgerUnavailable(
+                    "the ledger needs an upgrade, but an engine is working with the old form",
+                    hint="wait until it is done (`evals experiment list`), then run the command again",
+                )
+            config = _config()
+            config.attributes["connection"] = connection
+            alembic.command.upgrade(config, "head")
+
+    def _revision(self) -> str | None:
+        return self.run(lambda connection: _context(connection).get_current_revision())
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def _config() -> alembic.config.Config:
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    return config
+
+
+def _script() -> alembic.script.ScriptDirectory:
+    return alembic.script.ScriptDirectory.from_config(_config())
+
+
+def _context(connection: sa.Connection) -> alembic.migration.MigrationContext:
+    return alembic.migration.MigrationContext.configure(
+        connection, opts={"version_table": VERSION_TABLE, "version_table_schema": SCHEMA}
+    )
+
+
+def _lease_lives(connection: sa.Connection) -> bool:
+    query = sa.text(f"select exists (select 1 from {SCHEMA}.engines where ended_at is null and lease_until > now())")
+    return bool(connection.execute(query).scalar())
+
+
+def _is_outage(error: DBAPIError) -> bool:
+    """The server is away or going: not an error in the statement."""
+    if error.connection_invalidated or isinstance(error, InterfaceError):
+        return True
+    code = getattr(error.orig, "pgcode", None)
+    return isinstance(error, OperationalError) and (code is None or code.startswith(("08", "57P", "53")))
+
+
+def storable(text: str | None) -> str | None:
+    """The text as Postgres can hold it: NUL and lone surrogates are written as escapes."""
+    return None if text is None else text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

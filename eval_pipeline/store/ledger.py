@@ -1,0 +1,371 @@
+"""The ledger: experiments, cells and attempts. Every change is one transaction; writes about a cell carry its fence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from eval_pipeline.domain.cell import AttemptResult, CellState, Outcome
+from eval_pipeline.domain.lock import RunLock, ScoreLock
+from eval_pipeline.errors import BudgetExceeded, Cancelled, FenceLost, NotFound
+from eval_pipeline.store.database import Database, storable
+from eval_pipeline.store.schema import attempts, cells, engines, experiments, hosts, installation, score_locks, snapshots
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenAttempt:
+    """A row of `attempts` without an end. agent_started_at None: no agent has been started for it."""
+
+    id: int
+    number: int
+    sandbox: str
+    host_id: str
+    agent_started_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A cell that one engine owns while its fence holds. open_attempt: what an engine before us left, to be adopted."""
+
+    key: str
+    engine_id: str
+    fence: int
+    open_attempt: OpenAttempt | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentRow:
+    """budget_usd None: unlimited. committed_usd: spent and reserved, over all attempts."""
+
+    id: str
+    name: str
+    run: RunLock
+    score: ScoreLock
+    repo: str
+    baseline: str | None
+    budget_usd: Decimal | None
+    committed_usd: Decimal
+    n_cells: int
+    created_at: datetime
+    cancel_requested_at: datetime | None
+
+
+class Ledger:
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def _run(self, work: Callable[[sa.Connection], Any]) -> Any:
+        return self.database.run(work)
+
+    def installation_id(self) -> str:
+        return self._run(lambda c: c.execute(sa.select(installation.c.id)).scalar_one())
+
+    # ---- experiments
+
+    def create_experiment(
+        self, run: RunLock, score: ScoreLock, *, repo: str, baseline: str | None, budget_usd: Decimal | None
+    ) -> bool:
+        """Store the locks and the cells. True when the experiment is new; else its score lock, baseline and budget are updated."""
+
+        def work(c: sa.Connection) -> bool:
+            c.execute(
+                insert(score_locks).values(digest=score.digest, lock=score.model_dump(mode="json")).on_conflict_do_nothing()
+            )
+            presentation = {"score_digest": score.digest, "repo": repo, "baseline": baseline, "budget_usd": budget_usd}
+            keys = run.cell_keys()
+            row = {
+                "id": run.experiment_id,
+                "name": run.name,
+                "run_lock": run.model_dump(mode="json"),
+                "run_digest": run.digest,
+                "source_digest": run.source_digest,
+                "n_cells": len(keys),
+                **presentation,
+            }
+            created = c.execute(insert(experiments).values(row).on_conflict_do_nothing().returning(experiments.c.id)).first()
+            if created is None:
+                change = {**presentation, "cancel_requested_at": None, "archived_at": None}
+                c.execute(sa.update(experiments).where(experiments.c.id == run.experiment_id).values(change))
+                return False
+            rows = [
+                {"key": str(key), "experiment_id": run.experiment_id, "ordinal": ordinal, "cell_digest": run.cell_digest(key)}
+                for ordinal, key in enumerate(keys)
+            ]
+            c.execute(insert(cells), rows)
+            return True
+
+        return self._run(work)
+
+    def experiment(self, name: str) -> ExperimentRow:
+        """By id, or by name (the newest of that name). Raises NotFound."""
+        matches = sa.or_(experiments.c.id == name, experiments.c.name == name)
+        rows = self._experiments(sa.select(experiments).where(matches).order_by(experiments.c.created_at.desc()))
+        exact = [row for row in rows if row.id == name]
+        if not rows:
+            known = ", ".join(row.id for row in self.experiments()[:10])
+            raise NotFound(
+                f"there is no experiment {name!r}", hint=f"known: {known or 'none; start one with `evals experiment run`'}"
+            )
+        return (exact or rows)[0]
+
+    def experiments(self) -> list[ExperimentRow]:
+        """Newest first, archived ones left out."""
+        newest = experiments.c.created_at.desc()
+        return self._experiments(sa.select(experiments).where(experiments.c.archived_at.is_(None)).order_by(newest))
+
+    def resumable(self, name: str, source_digest: str) -> ExperimentRow | None:
+        """The newest experiment of the same file, whatever its refs pointed to then."""
+        same = sa.and_(experiments.c.name == name, experiments.c.source_digest == source_digest)
+        rows = self._experiments(sa.select(experiments).where(same).order_by(experiments.c.created_at.desc()).limit(1))
+        return rows[0] if rows else None
+
+    def _experiments(self, query: sa.Select[Any]) -> list[ExperimentRow]:
+        joined = query.add_columns(score_locks.c.lock).join(score_locks, score_locks.c.digest == experiments.c.score_digest)
+        return [_experiment_row(row) for row in self._run(lambda c: c.execute(joined).mappings().all())]
+
+    def request_cancel(self, experiment: str) -> None:
+        change = sa.update(experiments).where(experiments.c.id == experiment).values(cancel_requested_at=sa.func.now())
+        self._run(lambda c: c.execute(change))
+
+    def clear_cancel(self, experiment: str) -> None:
+        self._run(
+            lambda c: c.execute(sa.update(experiments).where(experiments.c.id == experiment).values(cancel_requested_at=None))
+        )
+
+    def cancel_requested(self, experiment: str) -> bool:
+        query = sa.select(experiments.c.cancel_requested_at.is_not(None)).where(experiments.c.id == experiment)
+        return bool(self._run(lambda c: c.execute(query).scalar()))
+
+    # ---- cells and attempts
+
+    def claim(self, engine_id: str, keys: Sequence[str], place: str) -> list[Claim]:
+        """Take the cells of `keys` that are not done and that no living engine owns, in tensor order.
+
+        Local sandboxes of another place stay its own. Each claim raises the fence, which shuts out the owner before.
+        """
+        living = sa.exists().where(
+            engines.c.id == cells.c.engine_id, engines.c.ended_at.is_(None), engines.c.lease_until > sa.func.now()
+        )
+        elsewhere = sa.exists().where(
+            attempts.c.cell_key == cells.c.key,
+            attempts.c.ended_at.is_(None),
+            attempts.c.backend == "local",
+            hosts.c.id == attempts.c.host_id,
+            hosts.c.place != place,
+        )
+        free = (
+            sa.select(cells.c.key)
+            .where(cells.c.key == sa.any_(sa.literal(list(keys), sa.ARRAY(sa.Text))), cells.c.state != CellState.DONE)
+            .where(sa.or_(cells.c.engine_id.is_(None), cells.c.engine_id == engine_id, ~living), ~elsewhere)
+            .order_by(cells.c.key)
+            .with_for_update(of=cells, skip_locked=True)
+        )
+
+        def work(c: sa.Connection) -> list[Claim]:
+            taken = [row.key for row in c.execute(free)]
+            if not taken:
+                return []
+            change = (
+                sa.update(cells)
+                .where(cells.c.key.in_(taken))
+                .values(engine_id=engine_id, fence=cells.c.fence + 1, updated_at=sa.func.now())
+                .returning(cells.c.key, cells.c.fence, cells.c.ordinal)
+            )
+            rows = sorted(c.execute(change), key=lambda row: row.ordinal)
+            left = _open_attempts(c, taken)
+            return [Claim(key=row.key, engine_id=engine_id, fence=row.fence, open_attempt=left.get(row.key)) for row in rows]
+
+        return self._run(work)
+
+    def begin_attempt(
+        self, claim: Claim, *, backend: str, host_id: str, name_sandbox: Callable[[int], str], reserve_usd: Decimal
+    ) -> OpenAttempt:
+        """Write the intent before any sandbox is asked for.
+
+        Raises Cancelled, BudgetExceeded (the reservation does not fit) or FenceLost.
+        """
+
+        def work(c: sa.Connection) -> OpenAttempt:
+            _hold(c, claim, state=CellState.SETUP)
+            left = _open_attempts(c, [claim.key]).get(claim.key)
+            if left is not None:  # our own, when the answer to the last commit was lost
+                return left
+            _reserve(c, claim.key, reserve_usd)
+            number = c.execute(
+                sa.select(sa.func.coalesce(sa.func.max(attempts.c.number), 0) + 1).where(attempts.c.cell_key == claim.key)
+            ).scalar_one()
+            sandbox = name_sandbox(number)
+            row = {
+                "cell_key": claim.key,
+                "number": number,
+                "fence": claim.fence,
+                "backend": backend,
+                "sandbox": sandbox,
+                "host_id": host_id,
+                "reserved_usd": reserve_usd,
+            }
+            attempt_id = c.execute(insert(attempts).values(row).returning(attempts.c.id)).scalar_one()
+            return OpenAttempt(id=attempt_id, number=number, sandbox=sandbox, host_id=host_id, agent_started_at=None)
+
+        return self._run(work)
+
+    def agent_started(self, claim: Claim, attempt_id: int, deadline_in_s: float) -> float:
+        """Mark the start, once, and set the deadline, once. Returns the seconds left until it, by Postgres' clock."""
+
+        def work(c: sa.Connection) -> float:
+            _hold(c, claim, state=CellState.RUNNING)
+            now = sa.func.clock_timestamp()
+            start = sa.func.coalesce(attempts.c.agent_started_at, now)
+            deadline = sa.func.coalesce(attempts.c.deadline_at, now + sa.func.make_interval(0, 0, 0, 0, 0, 0, deadline_in_s))
+            change = sa.update(attempts).where(attempts.c.id == attempt_id).values(agent_started_at=start, deadline_at=deadline)
+            left = sa.extract("epoch", attempts.c.deadline_at - now)
+            return float(c.execute(change.returning(left)).scalar_one())
+
+        return self._run(work)
+
+    def persisting(self, claim: Claim) -> None:
+        self._run(lambda c: _hold(c, claim, state=CellState.PERSISTING))
+
+    def finish_attempt(self, claim: Claim, attempt_id: int, result: AttemptResult, *, last: bool) -> None:
+        """End the attempt and advance the cell by compare-and-set. last: no further attempt follows an infrastructure failure.
+
+        A known cost replaces the reservation; an unknown one leaves it committed. Raises FenceLost.
+        """
+        state = (
+            CellState.DONE
+            if result.outcome.valid
+            else CellState.FAILED
+            if last and result.outcome is Outcome.INFRA_FAILURE
+            else CellState.OPEN
+        )
+
+        def work(c: sa.Connection) -> None:
+            valid = {"attempt_id": attempt_id} if result.outcome.valid else {}
+            _hold(c, claim, state=state, outcome=result.outcome, **valid)
+            change = (
+                sa.update(attempts)
+                .where(attempts.c.id == attempt_id, attempts.c.ended_at.is_(None))
+                .values(
+                    ended_at=sa.func.clock_timestamp(),
+                    outcome=result.outcome,
+                    error=storable(result.error),
+                    error_class=result.error_class,
+                    bundle=result.bundle,
+                    usage=result.usage,
+                    usage_source=result.usage_source,
+                    cost_usd=result.cost_usd,
+                    price_version=result.price_version,
+                    latency_s=result.latency_s,
+                    evidence=result.evidence,
+                )
+                .returning(attempts.c.reserved_usd)
+            )
+            reserved = c.execute(change).scalar()
+            if reserved is not None and result.cost_usd is not None:
+                _commit_usd(c, claim.key, result.cost_usd - reserved)
+
+        self._run(work)
+
+    def release(self, engine_id: str) -> None:
+        """Give back every cell the engine still owns; those in mid-flight keep their open attempt for the next engine."""
+        idle = sa.case((cells.c.state.in_([CellState.DONE, CellState.FAILED]), cells.c.state), else_=CellState.OPEN)
+        change = sa.update(cells).where(cells.c.engine_id == engine_id).values(engine_id=None, state=idle)
+        self._run(lambda c: c.execute(change))
+
+    def discard(self, keys: Sequence[str], reason: str) -> int:
+        """Open done cells again; the attempt that counted is kept and marked. Returns how many were opened."""
+
+        def work(c: sa.Connection) -> int:
+            done = sa.and_(cells.c.key.in_(keys), cells.c.state == CellState.DONE)
+            counted = [row.attempt_id for row in c.execute(sa.select(cells.c.attempt_id).where(done).with_for_update())]
+            c.execute(sa.update(attempts).where(attempts.c.id.in_(counted)).values(discarded=reason))
+            reset = {"state": CellState.OPEN, "outcome": None, "attempt_id": None, "logged_attempt_id": None, "engine_id": None}
+            c.execute(sa.update(cells).where(done).values(**reset, fence=cells.c.fence + 1))
+            return len(counted)
+
+        return self._run(work)
+
+    def mark_logged(self, attempts_by_cell: dict[str, int]) -> None:
+        def work(c: sa.Connection) -> None:
+            change = sa.update(cells).where(cells.c.key == sa.bindparam("cell")).values(logged_attempt_id=sa.bindparam("attempt"))
+            c.execute(change, [{"cell": key, "attempt": attempt} for key, attempt in attempts_by_cell.items()])
+
+        if attempts_by_cell:
+            self._run(work)
+
+    # ---- snapshots
+
+    def add_snapshot(
+        self, *, digest: str, world: str, archive: str, manifest: dict[str, Any], size_bytes: int, n_files: int
+    ) -> None:
+        row = {
+            "digest": digest,
+            "world": world,
+            "archive": archive,
+            "manifest": manifest,
+            "size_bytes": size_bytes,
+            "n_files": n_files,
+        }
+        self._run(lambda c: c.execute(insert(snapshots).values(row).on_conflict_do_nothing()))
+
+    def snapshots(self, digests: Iterable[str]) -> dict[str, dict[str, Any]]:
+        query = sa.select(snapshots).where(snapshots.c.digest.in_(list(digests)))
+        return {row["digest"]: dict(row) for row in self._run(lambda c: c.execute(query).mappings().all())}
+
+
+def _experiment_row(row: sa.RowMapping) -> ExperimentRow:
+    return ExperimentRow(
+        id=row["id"],
+        name=row["name"],
+        run=RunLock.model_validate(row["run_lock"], strict=False),
+        score=ScoreLock.model_validate(row["lock"], strict=False),
+        repo=row["repo"],
+        baseline=row["baseline"],
+        budget_usd=row["budget_usd"],
+        committed_usd=row["committed_usd"],
+        n_cells=row["n_cells"],
+        created_at=row["created_at"],
+        cancel_requested_at=row["cancel_requested_at"],
+    )
+
+
+def _open_attempts(c: sa.Connection, keys: Sequence[str]) -> dict[str, OpenAttempt]:
+    query = sa.select(attempts).where(attempts.c.cell_key.in_(keys), attempts.c.ended_at.is_(None)).order_by(attempts.c.number)
+    return {
+        row.cell_key: OpenAttempt(
+            id=row.id, number=row.number, sandbox=row.sandbox, host_id=row.host_id, agent_started_at=row.agent_started_at
+        )
+        for row in c.execute(query)
+    }
+
+
+def _hold(c: sa.Connection, claim: Claim, **values: Any) -> None:
+    """Change the cell if the claim still holds; FenceLost otherwise."""
+    held = sa.and_(cells.c.key == claim.key, cells.c.fence == claim.fence, cells.c.engine_id == claim.engine_id)
+    if c.execute(sa.update(cells).where(held).values(updated_at=sa.func.now(), **values)).rowcount != 1:
+        raise FenceLost(f"{claim.key}: another engine owns this cell now (our fence was {claim.fence})")
+
+
+def _reserve(c: sa.Connection, key: str, amount_usd: Decimal) -> None:
+    row = c.execute(sa.select(experiments).where(experiments.c.id == key.partition("/")[0]).with_for_update()).one()
+    if row.cancel_requested_at is not None:
+        raise Cancelled(f"{row.id} is being cancelled")
+    if row.budget_usd is not None and row.committed_usd + amount_usd > row.budget_usd:
+        raise BudgetExceeded(
+            f"{row.id}: {row.committed_usd:f} of {row.budget_usd:f} USD are spent or reserved; the next cell reserves {amount_usd:f}",
+            hint="raise budget.cost_usd in the experiment's file and run it again: it goes on with what is open",
+        )
+    c.execute(
+        sa.update(experiments).where(experiments.c.id == row.id).values(committed_usd=experiments.c.committed_usd + amount_usd)
+    )
+
+
+def _commit_usd(c: sa.Connection, key: str, change_usd: Decimal) -> None:
+    total = experiments.c.committed_usd + change_usd
+    c.execute(sa.update(experiments).where(experiments.c.id == key.partition("/")[0]).values(committed_usd=total))

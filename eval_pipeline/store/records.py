@@ -1,0 +1,42 @@
+"""The ledger's parts over one database, opened together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from eval_pipeline.settings import Settings
+from eval_pipeline.store.database import Database
+from eval_pipeline.store.leases import Leases
+from eval_pipeline.store.ledger import Ledger
+from eval_pipeline.store.postgres import embedded_server, restart_if_down
+from eval_pipeline.store.verdicts import Verdicts
+from eval_pipeline.store.views import Views
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records:
+    database: Database
+    ledger: Ledger
+    leases: Leases
+    verdicts: Verdicts
+    views: Views
+
+
+@contextmanager
+def open_records(settings: Settings) -> Iterator[Records]:
+    """Start the embedded server if need be, upgrade the ledger, connect."""
+    with embedded_server(settings) as url:
+        database = Database(url, on_outage=lambda: restart_if_down(settings))
+        try:
+            database.migrate()
+            yield Records(
+                database=database,
+                ledger=Ledger(database),
+                leases=Leases(database),
+                verdicts=Verdicts(database),
+                views=Views(database),
+            )
+        finally:
+            database.close()

@@ -1,0 +1,155 @@
+"""The ledger's tables: Postgres schema `evals`. Migrations under store/migrations/ make them; a test holds the two together."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB, UUID
+
+SCHEMA = "evals"
+metadata = sa.MetaData(schema=SCHEMA)
+
+Time = sa.DateTime(timezone=True)
+Money = sa.Numeric(18, 9)
+
+
+def _now(name: str) -> sa.Column[object]:
+    return sa.Column(name, Time, nullable=False, server_default=sa.func.now())
+
+
+installation = sa.Table("installation", metadata, sa.Column("id", UUID(as_uuid=False), primary_key=True), _now("created_at"))
+
+hosts = sa.Table(
+    "hosts",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("place", sa.Text, nullable=False),  # machine and state directory, whatever the boot
+    sa.Column("hostname", sa.Text, nullable=False),
+    _now("created_at"),
+)
+
+engines = sa.Table(
+    "engines",
+    metadata,
+    sa.Column("id", UUID(as_uuid=False), primary_key=True),
+    sa.Column("host_id", sa.Text, sa.ForeignKey(hosts.c.id), nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("run_id", sa.Text),
+    _now("started_at"),
+    sa.Column("lease_until", Time, nullable=False),
+    sa.Column("ended_at", Time),
+)
+
+limits = sa.Table(
+    "limits", metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("value", sa.Integer, nullable=False)
+)
+
+grants = sa.Table(
+    "grants",
+    metadata,
+    sa.Column("engine_id", UUID(as_uuid=False), sa.ForeignKey(engines.c.id), primary_key=True),
+    sa.Column("name", sa.Text, sa.ForeignKey(limits.c.name), primary_key=True),
+    sa.Column("amount", sa.Integer, nullable=False),
+)
+
+snapshots = sa.Table(
+    "snapshots",
+    metadata,
+    sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("world", sa.Text, nullable=False),
+    sa.Column("archive", sa.Text, nullable=False),
+    sa.Column("manifest", JSONB, nullable=False),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("n_files", sa.Integer, nullable=False),
+    _now("created_at"),
+)
+
+score_locks = sa.Table(
+    "score_locks",
+    metadata,
+    sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("lock", JSONB, nullable=False),
+    _now("created_at"),
+)
+
+experiments = sa.Table(
+    "experiments",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("run_lock", JSONB, nullable=False),
+    sa.Column("run_digest", sa.Text, nullable=False, unique=True),
+    sa.Column("source_digest", sa.Text, nullable=False),
+    sa.Column("score_digest", sa.Text, sa.ForeignKey(score_locks.c.digest), nullable=False),
+    sa.Column("repo", sa.Text, nullable=False),
+    sa.Column("baseline", sa.Text),
+    sa.Column("budget_usd", Money),
+    sa.Column("committed_usd", Money, nullable=False, server_default="0"),  # spent and reserved, over all attempts
+    sa.Column("n_cells", sa.Integer, nullable=False),
+    _now("created_at"),
+    sa.Column("cancel_requested_at", Time),
+    sa.Column("archived_at", Time),
+    sa.Index("ix_experiments_source", "name", "source_digest"),
+)
+
+cells = sa.Table(
+    "cells",
+    metadata,
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("experiment_id", sa.Text, sa.ForeignKey(experiments.c.id), nullable=False),
+    sa.Column("ordinal", sa.Integer, nullable=False),
+    sa.Column("cell_digest", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False, server_default="open"),
+    sa.Column("outcome", sa.Text),
+    sa.Column("attempt_id", sa.BigInteger),  # the attempt that counts, once there is one
+    sa.Column("engine_id", UUID(as_uuid=False), sa.ForeignKey(engines.c.id)),
+    sa.Column("fence", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("logged_attempt_id", sa.BigInteger),  # the attempt whose event Dagster has
+    _now("updated_at"),
+    sa.Index("ix_cells_experiment", "experiment_id", "ordinal"),
+    sa.Index("ix_cells_digest", "cell_digest"),
+)
+
+attempts = sa.Table(
+    "attempts",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+    sa.Column("cell_key", sa.Text, sa.ForeignKey(cells.c.key), nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("fence", sa.BigInteger, nullable=False),
+    sa.Column("backend", sa.Text, nullable=False),
+    sa.Column("sandbox", sa.Text, nullable=False),
+    sa.Column("host_id", sa.Text, sa.ForeignKey(hosts.c.id), nullable=False),
+    sa.Column("reserved_usd", Money, nullable=False, server_default="0"),
+    _now("created_at"),
+    sa.Column("agent_started_at", Time),
+    sa.Column("deadline_at", Time),
+    sa.Column("ended_at", Time),
+    sa.Column("outcome", sa.Text),
+    sa.Column("error", sa.Text),
+    sa.Column("error_class", sa.Text),
+    sa.Column("bundle", sa.Text),
+    sa.Column("usage", JSONB),
+    sa.Column("usage_source", sa.Text),
+    sa.Column("cost_usd", Money),
+    sa.Column("price_version", sa.Text),
+    sa.Column("latency_s", sa.Double),
+    sa.Column("evidence", JSONB),
+    sa.Column("discarded", sa.Text),  # why a valid attempt no longer counts
+    sa.UniqueConstraint("cell_key", "number", name="uq_attempts_cell_number"),
+    sa.Index("ix_attempts_bundle", "bundle"),
+)
+
+verdicts = sa.Table(
+    "verdicts",
+    metadata,
+    sa.Column("request_digest", sa.Text, primary_key=True),
+    sa.Column("judge_version", sa.Text, primary_key=True),
+    sa.Column("vote", sa.Integer, primary_key=True),
+    sa.Column("bundle", sa.Text, nullable=False),
+    sa.Column("criterion", sa.Text, nullable=False),
+    sa.Column("verdict", sa.Double),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text),
+    _now("created_at"),
+    sa.Index("ix_verdicts_bundle", "bundle"),
+)

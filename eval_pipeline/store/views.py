@@ -1,0 +1,183 @@
+"""What people and programs read: the state of experiments, cells and attempts. Nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import sqlalchemy as sa
+
+from eval_pipeline.domain.cell import CellState
+from eval_pipeline.store.database import Database
+from eval_pipeline.store.schema import attempts, cells, engines, experiments
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptView:
+    id: int
+    number: int
+    sandbox: str
+    outcome: str | None
+    created_at: datetime
+    agent_started_at: datetime | None
+    deadline_at: datetime | None
+    ended_at: datetime | None
+    error: str | None
+    error_class: str | None
+    bundle: str | None
+    usage: list[dict[str, Any]]
+    cost_usd: Decimal | None
+    latency_s: float | None
+    evidence: dict[str, Any]
+    discarded: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellView:
+    """counted: the attempt that counts, None while there is none."""
+
+    key: str
+    ordinal: int
+    state: str
+    outcome: str | None
+    engine_id: str | None
+    logged: bool
+    updated_at: datetime
+    counted: AttemptView | None
+    attempts: list[AttemptView] = field(default_factory=list[AttemptView])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """Cells of an experiment by state and by outcome. working: a living engine owns cells of it."""
+
+    states: dict[str, int]
+    outcomes: dict[str, int]
+    working: bool
+    finished_at: datetime | None
+
+    @property
+    def n_done(self) -> int:
+        return self.states.get(CellState.DONE, 0)
+
+
+_LIVING = sa.and_(engines.c.ended_at.is_(None), engines.c.lease_until > sa.func.now())
+
+
+class Views:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def _all(self, query: Any) -> Sequence[Any]:
+        return self._database.run(lambda c: c.execute(query).all())
+
+    def cells(self, experiment: str, keys: Sequence[str] | None = None) -> list[CellView]:
+        """In tensor order, each with all its attempts."""
+        chosen = cells.c.experiment_id == experiment
+        if keys is not None:
+            chosen = sa.and_(chosen, cells.c.key.in_(keys))
+        found: dict[str, list[AttemptView]] = {}
+        query = sa.select(attempts).join(cells, cells.c.key == attempts.c.cell_key).where(chosen).order_by(attempts.c.number)
+        for row in self._all(query):
+            found.setdefault(row.cell_key, []).append(_attempt(row))
+        return [_cell(row, found.get(row.key, [])) for row in self._all(sa.select(cells).where(chosen).order_by(cells.c.ordinal))]
+
+    def tallies(self, experiment: str | None = None) -> dict[str, Tally]:
+        """By experiment id; of one experiment, or of all."""
+        living = sa.func.bool_or(sa.exists().where(engines.c.id == cells.c.engine_id, _LIVING))
+        columns = (
+            cells.c.experiment_id,
+            cells.c.state,
+            cells.c.outcome,
+            sa.func.count(),
+            living,
+            sa.func.max(cells.c.updated_at),
+        )
+        query = sa.select(*columns).group_by(cells.c.experiment_id, cells.c.state, cells.c.outcome)
+        rows = self._all(query if experiment is None else query.where(cells.c.experiment_id == experiment))
+        tallies: dict[str, Tally] = {}
+        for name, state, outcome, count, working, updated_at in rows:
+            seen = tallies.get(name) or Tally(states={}, outcomes={}, working=False, finished_at=None)
+            outcomes = seen.outcomes if outcome is None else {**seen.outcomes, outcome: seen.outcomes.get(outcome, 0) + count}
+            latest = max(filter(None, [seen.finished_at, updated_at]))
+            states = {**seen.states, state: seen.states.get(state, 0) + count}
+            tallies[name] = Tally(states=states, outcomes=outcomes, working=seen.working or working, finished_at=latest)
+        return tallies
+
+    def keys(self, experiment: str, states: Sequence[str] | None = None) -> list[str]:
+        query = sa.select(cells.c.key).where(cells.c.experiment_id == experiment).order_by(cells.c.ordinal)
+        if states is not None:
+            query = query.where(cells.c.state.in_(states))
+        return [row.key for row in self._all(query)]
+
+    def in_other_hands(self, keys: Sequence[str]) -> list[str]:
+        """Those of `keys` that are not done and that a living engine owns."""
+        owned = sa.exists().where(engines.c.id == cells.c.engine_id, _LIVING)
+        mine = cells.c.key == sa.any_(sa.literal(list(keys), sa.ARRAY(sa.Text)))
+        query = sa.select(cells.c.key).where(mine, cells.c.state != CellState.DONE, owned).order_by(cells.c.ordinal)
+        return [row.key for row in self._all(query)]
+
+    def unlogged(self, experiment: str) -> list[str]:
+        """Done cells whose result Dagster has no event for."""
+        differs = cells.c.logged_attempt_id.is_distinct_from(cells.c.attempt_id)
+        query = sa.select(cells.c.key).where(cells.c.experiment_id == experiment, cells.c.state == CellState.DONE, differs)
+        return [row.key for row in self._all(query.order_by(cells.c.ordinal))]
+
+    def unlogged_without_owner(self) -> list[str]:
+        """Experiments with done cells that Dagster has no event for and that no living engine will write."""
+        differs = cells.c.logged_attempt_id.is_distinct_from(cells.c.attempt_id)
+        owned = sa.exists().where(engines.c.id == cells.c.engine_id, _LIVING)
+        active = sa.select(cells.c.experiment_id).where(owned)
+        query = sa.select(cells.c.experiment_id).where(cells.c.state == CellState.DONE, differs)
+        return [row.experiment_id for row in self._all(query.where(cells.c.experiment_id.not_in(active)).distinct())]
+
+    def open_sandboxes(self) -> set[str]:
+        """Names of the sandboxes that an open attempt owns."""
+        return {row.sandbox for row in self._all(sa.select(attempts.c.sandbox).where(attempts.c.ended_at.is_(None)))}
+
+    def reusable(self, digests: Sequence[str]) -> set[str]:
+        """Those of the cell digests for which some experiment has a valid result."""
+        mine = cells.c.cell_digest == sa.any_(sa.literal(list(digests), sa.ARRAY(sa.Text)))
+        return {row.cell_digest for row in self._all(sa.select(cells.c.cell_digest).where(mine, cells.c.state == CellState.DONE))}
+
+    def experiment_ids(self) -> list[str]:
+        return [row.id for row in self._all(sa.select(experiments.c.id).where(experiments.c.archived_at.is_(None)))]
+
+
+def _attempt(row: Any) -> AttemptView:
+    return AttemptView(
+        id=row.id,
+        number=row.number,
+        sandbox=row.sandbox,
+        outcome=row.outcome,
+        created_at=row.created_at,
+        agent_started_at=row.agent_started_at,
+        deadline_at=row.deadline_at,
+        ended_at=row.ended_at,
+        error=row.error,
+        error_class=row.error_class,
+        bundle=row.bundle,
+        usage=row.usage or [],
+        cost_usd=row.cost_usd,
+        latency_s=row.latency_s,
+        evidence=row.evidence or {},
+        discarded=row.discarded,
+    )
+
+
+def _cell(row: Any, tried: list[AttemptView]) -> CellView:
+    counted = next((attempt for attempt in tried if attempt.id == row.attempt_id), None)
+    return CellView(
+        key=row.key,
+        ordinal=row.ordinal,
+        state=row.state,
+        outcome=row.outcome,
+        engine_id=row.engine_id,
+        logged=row.attempt_id is not None and row.logged_attempt_id == row.attempt_id,
+        updated_at=row.updated_at,
+        counted=counted,
+        attempts=tried,
+    )
