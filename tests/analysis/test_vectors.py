@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+OWN = HERE / "vectors.json"
+REFERENCE = HERE.parents[2] / "shared" / "reference" / "statistics_vectors.json"
+
+
+def run(*arguments: str | Path) -> tuple[int, list[str]]:
+    done = subprocess.run([sys.executable, HERE / "run_vectors.py", *arguments], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.returncode, done.stdout.splitlines()
+
+
+def changed(tmp_path: Path, **changes: object) -> Path:
+    """The first own vector of an arm's mean, with other fields."""
+    vector = next(v for v in json.loads(OWN.read_text())["vectors"] if v["function"] == "arm_mean")
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps({"vectors": [{**vector, **changes}]}))
+    return path
+
+
+def expected() -> dict[str, object]:
+    return next(v["expected"] for v in json.loads(OWN.read_text())["vectors"] if v["function"] == "arm_mean")
+
+
+def test_own_vectors_pass() -> None:
+    code, lines = run(OWN, "--sections", "1,2,5")
+    assert (code, lines) == (0, [f"vectors passed={len(json.loads(OWN.read_text())['vectors'])} failed=0 unsupported=0"])
+
+
+@pytest.mark.skipif(not REFERENCE.exists(), reason="the reference vectors lie beside the repository only where it is developed")
+def test_reference_vectors_of_scores_and_intervals_pass() -> None:
+    code, lines = run(REFERENCE, "--sections", "1,2")
+    assert code == 0, lines
+    assert run(REFERENCE)[0] == 0
+
+
+@pytest.mark.slow
+def test_own_vectors_are_what_their_maker_makes() -> None:
+    made = subprocess.run([sys.executable, HERE / "make_vectors.py"], capture_output=True, text=True, check=True).stdout
+    assert json.loads(made)["vectors"] == json.loads(OWN.read_text())["vectors"]
+
+
+def test_a_wrong_number_is_printed_and_fails(tmp_path: Path) -> None:
+    code, lines = run(changed(tmp_path, expected={**expected(), "mean": 0.123}))
+    assert code == 1
+    assert lines[0].startswith("arm_mean_0  mean  expected 0.123  got 0.")
+    assert lines[-1] == "vectors passed=0 failed=1 unsupported=0"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [("se", None), ("flags", ["few_clusters", "zero_variance"]), ("n_cases", "6"), ("no_such_key", None)]
+)
+def test_every_kind_of_difference_fails(tmp_path: Path, path: str, value: object) -> None:
+    code, lines = run(changed(tmp_path, expected={**expected(), path: value}))
+    assert code == 1
+    assert lines[0].startswith(f"arm_mean_0  {path}  expected ")
+
+
+def test_null_is_not_zero(tmp_path: Path) -> None:
+    cells = [["a", 0, None], ["b", 0, None]]
+    given = {"cells": cells, "world": None, "score_range": [0, 1], "alpha": 0.05}
+    assert run(changed(tmp_path, input=given, expected={"mean": None, "se": None, "flags": ["no_data"]}))[0] == 0
+    assert run(changed(tmp_path, input=given, expected={"mean": 0.0}))[0] == 1
+
+
+def test_a_function_without_support_fails_only_within_chosen_sections(tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    own = json.loads(OWN.read_text())["vectors"][0]
+    path.write_text(json.dumps({"vectors": [own, {**own, "id": "other", "function": "horoscope"}]}))
+    assert run(path) == (0, ["vectors passed=1 failed=0 unsupported=1"])
+    code, lines = run(path, "--sections", "1")
+    assert (code, lines[-1]) == (1, "vectors passed=1 failed=0 unsupported=1")
+    assert lines[0] == "other: horoscope is not supported, which within --sections is a failure"
+
+
+def test_a_run_over_nothing_is_no_success(tmp_path: Path) -> None:
+    code, lines = run(changed(tmp_path), "--sections", "9")
+    assert (code, lines) == (1, ["vectors passed=0 failed=0 unsupported=0"])
+
+
+def test_list_names_the_functions_of_the_own_vectors() -> None:
+    code, lines = run("--list")
+    assert code == 0
+    assert {v["function"] for v in json.loads(OWN.read_text())["vectors"]} <= set(lines)
+    assert lines == sorted(lines)
