@@ -13,19 +13,21 @@ from eval_pipeline.specs.importers.outline import Item, parse_outline
 from eval_pipeline.specs.importers.slugs import slug, telling_words
 
 _NUMBER = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4})?|\.[0-9]{1,4}")
-_NOT_APPLICABLE = re.compile(r"(?P<title>[^?]*?)\s*:\s*N/?A\.?", re.IGNORECASE | re.DOTALL)
+_NOT_APPLICABLE = re.compile(r"(?P<title>[^?:]*?)\s*:\s*N/?A\.?", re.IGNORECASE | re.DOTALL)
 _MINUS = "[-\u2010\u2011\u2012\u2013\u2212]"
 _AT_END = re.compile(r"(?P<text>.*?)\s*\((?P<points>[^()]*?)\s*\b(?:points?|pts?)\s*\)", re.IGNORECASE | re.DOTALL)
-_IN_TEXT = re.compile(rf"\(\s*(?:\+|{_MINUS})?\s*[\d.,]+\s*(?:points?|pts?)\s*\)", re.IGNORECASE)
+_POINTS = rf"\(\s*(?:\+|{_MINUS})?\s*[\d.,]+\s*(?:points?|pts?)\s*\)"
+_TAKEN = rf"(?<!\d){_MINUS}\s*[\d.,]+\s*(?:points?|pts?)\s+(?:for|per|if)\b"
+_IN_TEXT = re.compile(rf"{_POINTS}|{_TAKEN}", re.IGNORECASE)
 _DEDUCTION = re.compile(rf"(?P<minus>{_MINUS}?)\s*(?P<points>\S+)\s+(?:points?|pts?)\s+(?P<what>.*)", re.IGNORECASE | re.DOTALL)
 _OCCURRENCE = re.compile(r"(?:for\s+(?:every|each)|per)\s+(?P<text>\S.*)", re.IGNORECASE | re.DOTALL)
 _ONCE = re.compile(r"(?:for(?!\s+(?:every|each)\b)|if)\s+(?P<text>\S.*)", re.IGNORECASE | re.DOTALL)
-_MORE_POINTS = re.compile(rf"\([^()]*\bpoints?\s*\)|{_MINUS}\s*[\d.]+\s*points?\b", re.IGNORECASE)
+_MORE_POINTS = re.compile(rf"\([^()]*\b(?:points?|pts?)\s*\)|(?<!\d){_MINUS}\s*[\d.,]+\s*(?:points?|pts?)\b", re.IGNORECASE)
 
 
 @dataclass
 class ParsedRubric:
-    """skipped: headings the rubric declares as not applicable ("Style: N/A")."""
+    """skipped: headings the rubric declares as not applicable ("Style: N/A"), with those above."""
 
     criteria: list[Criterion] = field(default_factory=list[Criterion])
     skipped: list[str] = field(default_factory=list[str])
@@ -68,7 +70,7 @@ class _Reader:
             if _NOT_APPLICABLE.fullmatch(section.text):
                 raise self.error(f"{section.text!r} has items below it", section.children[0].line)
             self.items(section, ("neg",) if self.negative else (), ())
-        elif not self.skips(section):
+        elif not self.skips(section, ()):
             raise self.error(f"the section {section.text!r} has no items", section.line)
 
     def items(self, parent: Item, position: tuple[str, ...], headings: tuple[str, ...]) -> None:
@@ -76,13 +78,15 @@ class _Reader:
             here = (*position, str(index))
             if item.children:
                 self.items(item, here, (*headings, self.heading(item)))
-            elif not self.skips(item):
+            elif not self.skips(item, headings):
                 self.parsed.criteria.append(self.criterion(item, here, headings))
 
-    def skips(self, item: Item) -> bool:
+    def skips(self, item: Item, headings: tuple[str, ...]) -> bool:
         match = _NOT_APPLICABLE.fullmatch(item.text)
         if match:
-            self.parsed.skipped.append(match["title"])
+            if _IN_TEXT.search(match["title"]):
+                raise self.error(f"points stand in {item.text!r}, which is not applicable", item.line)
+            self.parsed.skipped.append(" / ".join((*headings, match["title"])))
         return match is not None
 
     def heading(self, item: Item) -> str:
@@ -93,6 +97,13 @@ class _Reader:
             raise self.error(f"an item is nested below {item.text!r}, which is not applicable", below)
         if self.negative and _DEDUCTION.fullmatch(item.text):
             raise self.error(f"an item is nested below {item.text!r}, which is no heading", below)
+        for cell, following in zip(item.lines, item.lines[1:], strict=False):
+            if cell.text.endswith(":"):
+                raise self.error(f"{following.text!r} stands between a heading and its items", following.line, "number it")
+        if item.text.endswith("?"):
+            raise self.error(
+                f"the criterion {item.text!r} has no points but items below it", item.line, "end a heading with a colon"
+            )
         title = item.text.removesuffix(":").strip()
         if not title:
             raise self.error("the heading has no text", item.line)

@@ -81,7 +81,9 @@ def _begin_item(stack: list[Item], cell: Cell, where: str) -> bool:
     indent = _indent(cell.text)
     place = _find_place(stack, indent, marker)
     if not marker.closed and not _begins_without_dot(stack, place):
-        return False
+        if not stack[-1].is_heading:
+            return False
+        place = None
     if place is None:
         hint = "indent it below its heading or number it as the list it belongs to"
         raise SpecError(f"the number {marker.label!r} fits no list that is open here", where=where, hint=hint)

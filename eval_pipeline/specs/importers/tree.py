@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from eval_pipeline.errors import SpecError
 
 Content = str | Path
 _LONG = 100
+_BREAKS = re.compile("[\x85\u2028\u2029]")
 
 
 class _Dumper(yaml.SafeDumper):
@@ -26,8 +28,15 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in value else ">" if len(value) > _LONG else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)  # pyright: ignore[reportUnknownMemberType]
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=_style(value))  # pyright: ignore[reportUnknownMemberType]
+
+
+def _style(value: str) -> str | None:
+    if _BREAKS.search(value):
+        return '"'  # every other style writes these as they are, and they are read as line ends
+    if "\n" in value:
+        return "|"
+    return ">" if len(value) > _LONG else None
 
 
 _Dumper.add_representer(str, _text)

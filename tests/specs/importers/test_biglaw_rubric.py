@@ -40,6 +40,7 @@ def negative(*lines: str) -> list[tuple[str, float, bool]]:
         ("1. Is it?(1 pt)", "Is it?", 1),
         ("1. Is it? ( 10 points )", "Is it?", 10),
         ("1. Is it (e.g., 150 basis points) there? (1 point)", "Is it (e.g., 150 basis points) there?", 1),
+        ("1. Is it up 2-3 points for a day? (1 point)", "Is it up 2-3 points for a day?", 1),
         ("1. Is it a claim: N/A? (1 point)", "Is it a claim: N/A?", 1),
         ("1 Is it? (1 point)", "Is it?", 1),
         ("1) Is it? (1 point)", "Is it?", 1),
@@ -97,9 +98,15 @@ def test_headings_become_the_group() -> None:
 
 def test_what_is_not_applicable_is_skipped_and_said() -> None:
     parsed = parse(
-        "Affirmative Points:", "1. Structure : n/a", "2. Style: NA.", "3. Is it? (1 point)", "", "Negative Points: N/A"
+        "Affirmative Points:",
+        "1. Structure : n/a",
+        "2. Style:",
+        "   a. Tone: NA.",
+        "3. Is it? (1 point)",
+        "",
+        "Negative Points: N/A",
     )
-    assert parsed.skipped == ["Structure", "Style", "Negative Points"]
+    assert parsed.skipped == ["Structure", "Style / Tone", "Negative Points"]
     assert [item.text for item in parsed.criteria] == ["Is it?"]
 
 
@@ -227,7 +234,9 @@ OK = "1. Is it? (1 point)"
         ([A, "1. Is it? (٣ points)"], 1, "is not a number"),
         ([A, "1. Is it? (1-2 points)"], 1, "'1-2' is not a number"),
         ([A, "1. Is it? (-1 point)"], 1, "among the affirmative"),
-        ([A, "1. -1 point for every error"], 1, "has no points"),
+        ([A, "1. -1 point for every error"], 1, "after the points"),
+        ([A, "1. Style (1 point): N/A"], 1, "points stand in"),
+        ([A, "1. Structure:", "Style: N/A", OK], 1, "has no points"),
         ([A, "1. Is it? (1 point) Or not"], 1, "after the points: 'Or not'"),
         ([A, "1. Is it? (1 point).", OK], 1, "after the points: '.'"),
         ([A, "1. Is it? (1 point)", "or is it not?"], 2, "after the points: 'or is it not?'"),
@@ -239,20 +248,25 @@ OK = "1. Is it? (1 point)"
         ([A, OK, "   a. Is it? (1 point)"], 2, "points of its own"),
         ([A, "1. One (2 points):", "   a. Is it? (1 point)"], 2, "points of its own"),
         ([A, "1. Style: N/A", "   a. Is it? (1 point)"], 2, "not applicable"),
+        ([A, "1. One:", "Does it?", "   a. Is it? (1 point)"], 2, "between a heading and its items"),
+        ([A, "1. Is it -1 point for every error? (1 point)"], 1, "stand twice"),
         ([A, "1.", "   a. Is it? (1 point)"], 1, "no text"),
         ([A, "Is it? (1 point)"], 1, "belongs to no item"),
         ([A, OK, "", "Total: 14"], 3, "belongs to no item"),
+        ([A, "1. Is it?", "   a. Is it? (1 point)"], 1, "has no points but items below it"),
         ([A, OK, "b. Is it? (1 point)"], 2, "fits no list"),
+        ([A, "1. One:", "   b. Two:", "   a Is it? (1 point)"], 3, "fits no list"),
         ([A, OK, "Negative Points:", "1. -1 point"], 3, "no points"),
         ([A, OK, "Negative Points:", "1. 1 point for every error"], 3, "begin with a minus"),
         ([A, OK, "Negative Points:", "1. Is it? (1 point)"], 3, "begin with a minus"),
+        ([A, OK, "Negative Points:", "1. 1 point for every error", "   a. -2 points for every slip"], 4, "is no heading"),
         ([A, OK, "Negative Points:", "1. -one point for every error"], 3, "'one' is not a number"),
         ([A, OK, "Negative Points:", "1. -0 points for every error"], 3, "0 points"),
         ([A, OK, "Negative Points:", "1. -1 point hallucination"], 3, "doesn't say what"),
         ([A, OK, "Negative Points:", "1. -1 point for every"], 3, "doesn't say what"),
         ([A, OK, "Negative Points:", "1. -1 point for every error (max 3 points)"], 3, "stand twice"),
         ([A, OK, "Negative Points:", "1. -1 point for every error", "-0.5 points for every slip"], 3, "stand twice"),
-        ([A, OK, "Negative Points:", "1. -1 point for every error", "   a. -2 points for every slip"], 4, "is no heading"),
+        ([A, OK, "Negative Points:", "1. -1 point for every error", "   a. -2 points for every slip"], 4, "points of its own"),
     ],
 )
 def test_what_can_not_be_read_is_named_with_its_line(lines: list[str], line: int, message: str) -> None:
