@@ -22,6 +22,8 @@ from eval_pipeline.domain.experiment import DatasetSpec
 from eval_pipeline.domain.world import WorldSpec
 from eval_pipeline.errors import SpecError
 from eval_pipeline.specs.importers.biglaw import ImportedCase, ImportedCriterion, import_biglaw_bench
+from eval_pipeline.specs.library import Library
+from eval_pipeline.store.snapshots import scan_world
 
 DATA = Path(__file__).parent / "data"
 TABLE = DATA / "samples.csv"
@@ -205,6 +207,30 @@ def test_the_dataset_selects_every_imported_case_and_no_other(tmp_path: Path) ->
         f"{path.parts[-3]}.{path.stem}" for path in tmp_path.glob("worlds/*/cases/*.yaml") if "biglaw-bench" in load(path)["tags"]
     }
     assert tagged == {case.case for case in cases}
+
+
+def test_the_library_reads_what_was_imported(tmp_path: Path) -> None:
+    cases = import_biglaw_bench(TABLE, DOCUMENTS, tmp_path)
+    library = Library(tmp_path)
+    selected = {case.name: case.spec.rubric for case in library.dataset_cases("biglaw-bench")}
+    assert selected.keys() == {case.case for case in cases}
+    for case in cases:
+        assert tuple(ImportedCriterion(c.text, c.points, c.per_occurrence) for c in selected[case.case].criteria) == case.criteria
+
+
+def test_a_world_is_packed_with_every_document(tmp_path: Path) -> None:
+    import_biglaw_bench(TABLE, DOCUMENTS, tmp_path)
+    world = Library(tmp_path).world("biglaw-7")
+    files = [entry for entry in scan_world(world.folder, world.spec).entries if entry.type == "file"]
+    assert {entry.path: entry.sha256 for entry in files} == {
+        f"documents/{name}": digest for name, digest in tree(DOCUMENTS).items()
+    }
+    assert not any(entry.executable for entry in files)
+
+
+def test_a_world_without_documents_is_loaded(tmp_path: Path) -> None:
+    import_biglaw_bench(TABLE, DOCUMENTS, tmp_path)
+    assert Library(tmp_path).world("biglaw-12").spec.parts() == {}
 
 
 def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
