@@ -11,8 +11,8 @@ from eval_pipeline.analysis.tables import flat_row
 from eval_pipeline.defs.cells import run_cells
 from eval_pipeline.defs.partitions import CELLS, EXPERIMENTS, WORLDS
 from eval_pipeline.defs.resources import EvalsResource
+from eval_pipeline.environment.snapshotting import record_snapshot
 from eval_pipeline.runner.finish import judge_missing
-from eval_pipeline.store.snapshots import pack_world
 
 OWNERS = ["team:evals"]
 
@@ -31,24 +31,10 @@ class CellsConfig(dg.Config):
 def world_snapshots(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.MaterializeResult[None]:
     """A world packed into one archive and addressed by the digest of its content; stored once, never changed."""
     world = evals.library().world(context.partition_key)
-    snapshot = pack_world(world.folder, world.spec, evals.store())
-    manifest = snapshot.manifest
     with evals.records() as records:
-        records.ledger.add_snapshot(
-            digest=snapshot.digest,
-            world=world.spec.id,
-            archive=snapshot.archive.digest,
-            manifest=manifest.model_dump(mode="json"),
-            size_bytes=manifest.size_bytes,
-            n_files=manifest.n_files,
-        )
-    metadata = {
-        "digest": snapshot.digest,
-        "files": manifest.n_files,
-        "size_bytes": manifest.size_bytes,
-        "title": world.spec.title,
-    }
-    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(snapshot.digest))
+        made = record_snapshot(world, evals.store(), records.ledger)
+    metadata = {"digest": made.digest, "files": made.n_files, "size_bytes": made.size_bytes, "title": world.spec.title}
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(made.digest))
 
 
 @dg.multi_asset(
@@ -71,7 +57,7 @@ def world_snapshots(context: dg.AssetExecutionContext, evals: EvalsResource) -> 
     backfill_policy=dg.BackfillPolicy.single_run(),
 )
 def cell_results(context: dg.AssetExecutionContext, config: CellsConfig, evals: EvalsResource) -> Any:
-    with evals.services(egress=True) as services:
+    with evals.services() as services:
         run_cells(context, services, _wanted(context, config, services.views))
     yield from ()
 
@@ -101,7 +87,7 @@ _TABLE_COLUMNS = {
 )
 def scored_table(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.MaterializeResult[None]:
     """One row a cell: identity, outcome, score and bounds, cost, latency. A view over verdicts, stored as CSV."""
-    with evals.services(egress=False) as services:
+    with evals.services() as services:
         experiment = services.ledger.experiment(context.partition_key)
         judged = asyncio.run(judge_missing(services, experiment))
         rows = [flat_row(cell) for cell in load_table(services.records, experiment)]

@@ -95,7 +95,7 @@ class CellEvents:
             try:
                 self._instance.event_log_storage.store_event_batch(entries)
                 break
-            except Exception as error:  # noqa: BLE001 - any driver error: the database may be restarting
+            except Exception as error:
                 if time.monotonic() > deadline:
                     raise
                 log.warning("events could not be stored, trying again: %s", error)

@@ -1,4 +1,4 @@
-"""The detached engine process: `python -m eval_pipeline.defs.launcher EXPERIMENT [CELL ...]`.
+"""The detached engine process: `python -m eval_pipeline.defs.launcher EXPERIMENT`, with cell keys on standard input (none: all).
 
 It executes the Dagster runs of an experiment in-process on the real instance: world_snapshots, cell_results, then scored_table and
 leaderboard. Its exit code is 0 when every cell has a valid result. dagster is imported late: worker processes import this module.
@@ -25,7 +25,8 @@ log = logging.getLogger("eval_pipeline.launcher")
 
 def main(argv: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    experiment, *keys = argv
+    (experiment,) = argv
+    keys = sys.stdin.read().split()
     settings = load_settings()
     with embedded_server(settings) as url:
         os.environ.update(prepare_home(settings, url))

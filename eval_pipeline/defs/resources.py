@@ -29,6 +29,6 @@ class EvalsResource(dg.ConfigurableResource):
             yield records
 
     @contextmanager
-    def services(self, *, egress: bool) -> Iterator[Services]:
-        with self.records() as records, open_services(self.settings(), records, egress=egress) as services:
+    def services(self) -> Iterator[Services]:
+        with self.records() as records, open_services(self.settings(), records) as services:
             yield services

@@ -25,7 +25,7 @@ _LOG_BYTES = 4000
 
 
 class BaseLayers(Protocol):
-    def host_layer(self, requirements: bytes | None) -> str: ...
+    async def host_layer(self, requirements: bytes | None = None) -> str: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Layers:
         manifest = arm.manifest
         lock = git.read_file(repo, arm.tree, manifest.image.requirements) if manifest.image.requirements else None
         base_key = digest([IDENTITY_VERSION, manifest.image.model_dump(), (lock or b"").decode()])
-        base = await self._once(base_key, lambda: asyncio.to_thread(self._base.host_layer, lock))
+        base = await self._once(base_key, lambda: self._base.host_layer(lock))
         runtime_key = digest([base_key, Path(base).name, arm.tree, manifest.build])
         runtime = await self._once(runtime_key, lambda: self._runtime(runtime_key, [base], repo, arm))
         if manifest.restore is None:

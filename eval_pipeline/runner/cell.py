@@ -61,7 +61,7 @@ class CellContext:
     prices: PriceBook
     installation: str
     host: HostIdentity
-    gateway: Gateway | None
+    gateway: Gateway
     setups: Slots
     cancelled: Callable[[], bool]
 
@@ -249,7 +249,7 @@ class _AttemptRun:
 
     def _faults(self) -> list[str]:
         gateway, attempt = self.context.gateway, self.attempt
-        if gateway is None or attempt is None or not self.arm.manifest.egress:
+        if attempt is None or not self.arm.manifest.egress:
             return []
         faults = [
             f"the proxy could not reach {event.host}:{event.port}: {event.error}"

@@ -11,11 +11,12 @@ from pathlib import Path
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.environment.layers import Layers
 from eval_pipeline.errors import SpecError
-from eval_pipeline.gateway.client import Gateway, ensure_gateway
+from eval_pipeline.gateway.client import Gateway
+from eval_pipeline.gateway.paths import Paths
 from eval_pipeline.host import HostIdentity, host_identity, reachable_root
 from eval_pipeline.runner.persist import Persister
 from eval_pipeline.sandbox.base import Backend
-from eval_pipeline.sandbox.local.backend import LocalBackend
+from eval_pipeline.sandbox.local.backend import Egress, LocalBackend
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.artifacts import ArtifactStore, open_store
@@ -25,10 +26,12 @@ from eval_pipeline.store.records import Records
 from eval_pipeline.store.snapshots import load_snapshot, restore
 from eval_pipeline.store.views import Views
 
+GATEWAY_IDLE_S = 60.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """gateway None: nothing in this process needs egress."""
+    """The gateway's process is started by the first sandbox that needs it."""
 
     settings: Settings
     records: Records
@@ -36,7 +39,7 @@ class Services:
     backend: Backend
     layers: Layers
     persister: Persister
-    gateway: Gateway | None
+    gateway: Gateway
     installation: str
     host: HostIdentity
     world_dirs: dict[str, Path]
@@ -80,11 +83,10 @@ class Services:
 
 
 @contextmanager
-def open_services(settings: Settings, records: Records, *, egress: bool) -> Iterator[Services]:
-    """egress: whether any sandbox of this process may need the proxy."""
-    gateway = ensure_gateway(settings.state_dir) if egress else None
+def open_services(settings: Settings, records: Records) -> Iterator[Services]:
+    gateway = Gateway(Paths.of(settings.state_dir), settings.state_dir, local=(), idle_s=GATEWAY_IDLE_S)
     installation = records.ledger.installation_id()
-    backend = LocalBackend(installation, settings.state_dir, gateway.egress() if gateway else None)
+    backend = LocalBackend(installation, settings.state_dir, Egress(admit=gateway.admit, release=gateway.release))
     store = open_store(settings)
     world_dirs: dict[str, Path] = {}
     persister = Persister(store, records.verdicts, settings.state_dir / "tmp", world_dirs)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from eval_pipeline.cli.output import emit, json_option, note, table, with_settings
+from eval_pipeline.domain.case import Case
+from eval_pipeline.settings import Settings
+
+
+@click.group()
+def command() -> None:
+    """Cases: a prompt and its rubric, about one world. Named <world>.<case>."""
+
+
+@command.command("list")
+@click.option("--world", help="Only this world's cases.")
+@click.option("--tag", help="Only cases with this tag.")
+@json_option
+@with_settings
+def list_cases(settings: Settings, world: str | None, tag: str | None, as_json: bool) -> None:
+    """All cases, with how they are judged."""
+    from eval_pipeline.specs.library import Library
+
+    library = Library(settings.worlds_dir)
+    cases = library.cases(world) if world else library.all_cases()
+    rows = [_row(case) for case in cases if tag is None or tag in case.spec.tags]
+    columns = ["case", "n_criteria", "n_checks", "n_judged", "tags"]
+    shown = [[row[c] if c != "tags" else ", ".join(row[c]) for c in columns] for row in rows]
+    emit(rows, as_json, lambda: table(columns, shown, right=columns[1:4]))
+
+
+@command.command("show")
+@click.argument("name")
+@json_option
+@with_settings
+def show(settings: Settings, name: str, as_json: bool) -> None:
+    """One case: prompt, limits, rubric."""
+    from eval_pipeline.specs.library import Library
+
+    case = Library(settings.worlds_dir).case(name)
+
+    def people() -> None:
+        click.echo(f"{case.name}\n\n{case.spec.prompt.strip()}\n")
+        limits = case.spec.limits
+        click.echo(f"limits: {limits.wall_s:g} s, cost {limits.cost_usd or '-'} USD, turns {limits.turns or '-'}")
+        criteria = case.spec.rubric.criteria
+        rows = [[c.id, c.points, "judge" if c.judge else f"check: {next(iter(c.check or {}))}", c.text] for c in criteria]
+        table(
+            ["criterion", "points", "decided by", "text"], rows, f"\nrubric (passes at {case.spec.rubric.pass_at:g})", ["points"]
+        )
+
+    emit({"case": case.name, "world": case.world, **case.spec.model_dump(mode="json")}, as_json, people)
+
+
+@command.command("check")
+@click.argument("names", nargs=-1)
+@json_option
+@with_settings
+def check(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
+    """Read cases; every mistake is an error with its file and line."""
+    from eval_pipeline.specs.library import Library
+
+    library = Library(settings.worlds_dir)
+    cases = [library.case(name) for name in names] if names else library.all_cases()
+    rows = [_row(case) for case in cases]
+    emit(rows, as_json, lambda: note(f"{len(cases)} cases are fine"))
+
+
+def _row(case: Case) -> dict[str, Any]:
+    criteria = case.spec.rubric.criteria
+    return {
+        "case": case.name,
+        "world": case.world,
+        "n_criteria": len(criteria),
+        "n_checks": sum(criterion.check is not None for criterion in criteria),
+        "n_judged": sum(criterion.judge for criterion in criteria),
+        "points": sum(criterion.points * criterion.effective_cap for criterion in criteria if criterion.points > 0),
+        "tags": list(case.spec.tags),
+    }

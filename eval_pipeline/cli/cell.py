@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from eval_pipeline.cli.output import emit, json_option, note, shown, table, with_settings
+from eval_pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from eval_pipeline.analysis.tables import ScoredCell
+
+
+@click.group()
+def command() -> None:
+    """One cell: experiment/world.case/arm/trial."""
+
+
+@command.command("show")
+@click.argument("key")
+@json_option
+@with_settings
+def show(settings: Settings, key: str, as_json: bool) -> None:
+    """Its result: answer, verdicts with reasons, usage, cost, attempts."""
+    with _cell(settings, key) as cell:
+        answer = _answer(settings, cell)
+    data = {
+        "cell": str(cell.key),
+        "state": cell.state,
+        "outcome": cell.view.outcome,
+        "score": cell.score,
+        "score_lower": cell.lower,
+        "score_upper": cell.upper,
+        "passed": cell.passed,
+        "answer": answer,
+        "cost_usd": cell.cost_usd,
+        "latency_s": cell.latency_s,
+        "usage": [usage.model_dump() for usage in cell.usages],
+        "criteria": [row.__dict__ for row in cell.criteria],
+        "error": cell.error,
+        "attempts": [attempt.__dict__ for attempt in cell.view.attempts],
+    }
+    emit(data, as_json, lambda: _show_people(cell, answer))
+
+
+def _show_people(cell: ScoredCell, answer: str | None) -> None:
+    cost = None if cell.cost_usd is None else f"{cell.cost_usd:.6f}"
+    click.echo(f"{cell.key}\n{cell.state}, {cell.view.outcome or 'no outcome yet'}; score {shown(cell.score)}", nl=False)
+    click.echo(f" (between {shown(cell.lower)} and {shown(cell.upper)})" if cell.score is None else "", nl=False)
+    click.echo(f", {shown(cost)} USD, {shown(cell.latency_s)} s")
+    if cell.error:
+        click.echo(f"error: {cell.error}")
+    click.echo(f"\n{(answer or 'no answer').strip()}\n")
+    rows = [[row.id, row.points, row.verdict if row.status == "ok" else row.status, row.reason] for row in cell.criteria]
+    table(["criterion", "points", "verdict", "reason"], rows, right=["points", "verdict"])
+    attempts = [[a.number, a.sandbox, a.outcome, a.created_at, a.ended_at, a.error] for a in cell.view.attempts]
+    table(["attempt", "sandbox", "outcome", "started", "ended", "error"], attempts, "\nattempts")
+
+
+@command.command("logs")
+@click.argument("key")
+@click.option("--transcript", is_flag=True, help="The agent's transcript instead of its stdout and stderr.")
+@json_option
+@with_settings
+def logs(settings: Settings, key: str, transcript: bool, as_json: bool) -> None:
+    """What the agent printed, or its transcript."""
+    with _cell(settings, key) as cell:
+        wanted = ("out/transcript.jsonl",) if transcript else ("logs/",)
+        found = {name: data for name, data in _members(settings, cell) if name.startswith(wanted)}
+    texts = {name: data.decode("utf-8", "replace") for name, data in found.items()}
+
+    def people() -> None:
+        for name, text in texts.items():
+            if not transcript:
+                note(f"--- {name.removeprefix('logs/')}")
+            click.echo(text, nl=not text.endswith("\n"))
+
+    emit({"cell": str(cell.key), "logs": texts}, as_json, people)
+
+
+@command.command("files")
+@click.argument("key")
+@click.option("--into", type=click.Path(path_type=Path), help="Write the files below this folder.")
+@json_option
+@with_settings
+def files(settings: Settings, key: str, into: Path | None, as_json: bool) -> None:
+    """The files the agent wrote."""
+    with _cell(settings, key) as cell:
+        found = {n.removeprefix("out/files/"): data for n, data in _members(settings, cell) if n.startswith("out/files/")}
+    if into is not None:
+        for name, data in found.items():
+            _write_below(into, name, data)
+        note(f"{len(found)} files written below {into}")
+    rows = [{"file": name.encode("utf-8", "backslashreplace").decode(), "size_bytes": len(data)} for name, data in found.items()]
+    emit({"cell": str(cell.key), "files": rows}, as_json, lambda: table(["file", "size_bytes"], [list(r.values()) for r in rows]))
+
+
+@contextmanager
+def _cell(settings: Settings, key: str) -> Iterator[ScoredCell]:
+    from eval_pipeline.analysis.load import load_table
+    from eval_pipeline.domain.ids import CellKey
+    from eval_pipeline.errors import NotFound, SpecError
+    from eval_pipeline.store.records import open_records
+
+    try:
+        parsed = CellKey.parse(key)
+    except ValueError as error:
+        raise SpecError(str(error), hint="`evals experiment cells EXPERIMENT` lists them") from None
+    with open_records(settings) as records:
+        found = load_table(records, records.ledger.experiment(parsed.experiment), [key])
+        if not found:
+            raise NotFound(f"there is no cell {key!r}", hint=f"`evals experiment cells {parsed.experiment}` lists them")
+        yield found[0]
+
+
+def _members(settings: Settings, cell: ScoredCell) -> Iterator[tuple[str, bytes]]:
+    """Name and content of every file in the bundle of the counted attempt, or of the last one that left a bundle."""
+    from eval_pipeline.store.artifacts import open_store
+
+    bundles = [a.bundle for a in [cell.counted, *reversed(cell.view.attempts)] if a is not None and a.bundle is not None]
+    if not bundles:
+        return
+    with open_store(settings).open(bundles[0]) as stream, tarfile.open(fileobj=stream, mode="r|gz") as archive:
+        for member in archive:
+            content = archive.extractfile(member) if member.isfile() else None
+            if content is not None:
+                yield member.name, content.read()
+
+
+def _answer(settings: Settings, cell: ScoredCell) -> str | None:
+    for name, data in _members(settings, cell):
+        if name == "out/result.json":
+            try:
+                result: Any = json.loads(data)
+            except ValueError:
+                return None
+            return result.get("answer") if isinstance(result, dict) else None
+    return None
+
+
+def _write_below(folder: Path, name: str, data: bytes) -> None:
+    from eval_pipeline.errors import StoreError
+
+    target = folder / name
+    if not target.resolve().is_relative_to(folder.resolve()):
+        raise StoreError(f"the file name {name!r} leads out of {folder}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data)

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import time
+
+import click
+
+from eval_pipeline.cli.output import emit, json_option, note, with_settings
+from eval_pipeline.settings import Settings
+
+
+@click.command()
+@click.option("--timeout", "timeout_s", type=float, help="Stop watching after so many seconds; the run goes on.")
+@json_option
+@with_settings
+def command(settings: Settings, timeout_s: float | None, as_json: bool) -> int:
+    """Run the demo experiment, print its leaderboard, and say how to go on. Run again, it resumes."""
+    from eval_pipeline.analysis.load import load_leaderboard
+    from eval_pipeline.cli.launch import Watch, launch, require_isolation
+    from eval_pipeline.cli.leaderboard import show
+    from eval_pipeline.runner.planning import commit, plan
+    from eval_pipeline.specs.library import Library
+    from eval_pipeline.specs.lock import lock_experiment
+    from eval_pipeline.store.records import open_records
+
+    started = time.monotonic()
+    require_isolation()
+    library = Library(settings.worlds_dir)
+    locked = lock_experiment(library, library.experiment_path("demo"))
+    with open_records(settings) as records:
+        planned = plan(locked, records, fresh=False)
+        experiment = commit(locked, planned, records)
+        for line in planned.moved:
+            note(f"{line}: resuming the locked one")
+        if planned.n_done == planned.n_cells:
+            note(f"{experiment.id}: all {planned.n_cells} cells are done already; nothing is run again")
+        else:
+            n_cases, n_arms = len(planned.run.cases), len(planned.run.arms)
+            verb = "resuming" if planned.resumes else "running"
+            note(
+                f"{verb} {experiment.id}: {n_cases} cases x {n_arms} arms x {planned.run.trials} trials, {planned.n_done} cells done"
+            )
+            launched = launch(settings, records, experiment)
+            if not Watch(records, experiment, launched, timeout_s).run():
+                return 0
+        board = load_leaderboard(records, experiment)
+    emit(board.as_data(), as_json, lambda: show(board))
+    note(f"\ntook {time.monotonic() - started:.1f} s. Look closer:")
+    note(f"  .venv/bin/evals experiment cells {experiment.id}")
+    note(f"  .venv/bin/evals cell show {planned.run.cell_keys()[0]}")
+    note("  .venv/bin/evals up        the Dagster UI at http://127.0.0.1:3000 (Ctrl-C stops it)")
+    return 0 if board.n_open == 0 else 1

@@ -1,0 +1,371 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from eval_pipeline.cli.output import emit, json_option, note, shown, table, with_settings
+from eval_pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from eval_pipeline.analysis.tables import ScoredCell
+    from eval_pipeline.cli.launch import Launched
+    from eval_pipeline.store.ledger import ExperimentRow
+    from eval_pipeline.store.records import Records
+
+
+@click.group()
+def command() -> None:
+    """Experiments: cases x arms x trials, locked before anything runs."""
+
+
+@command.command("plan")
+@click.argument("file")
+@click.option("--fresh", is_flag=True, help="Plan a new experiment even when an older one of this file could be resumed.")
+@json_option
+@with_settings
+def plan_command(settings: Settings, file: str, fresh: bool, as_json: bool) -> None:
+    """What `run` would do: cells, what is done already, limits, notes. Spends nothing."""
+    from eval_pipeline.runner.planning import plan
+    from eval_pipeline.store.records import open_records
+
+    locked = _lock(settings, file)
+    with open_records(settings) as records:
+        planned = plan(locked, records, fresh=fresh)
+    data = {
+        "experiment": planned.run.experiment_id,
+        "resumes": planned.resumes is not None,
+        "moved": planned.moved,
+        "cases": [case.name for case in planned.run.cases],
+        "arms": [{"arm": arm.name, "commit": arm.commit, "tree": arm.tree, "config": arm.config} for arm in planned.run.arms],
+        "trials": planned.run.trials,
+        "n_cells": planned.n_cells,
+        "n_reused": planned.n_done,
+        "n_new": planned.n_cells - planned.n_done,
+        "n_judge_criteria": planned.n_judge_criteria,
+        "max_cost_usd": planned.max_cost_usd,
+        "budget_usd": locked.spec.budget.cost_usd if locked.spec.budget else None,
+        "notes": planned.notes,
+    }
+
+    def people() -> None:
+        verb = "resumes" if planned.resumes else "new"
+        n_cases, n_arms = len(planned.run.cases), len(planned.run.arms)
+        click.echo(f"{planned.run.experiment_id} ({verb}): {n_cases} cases x {n_arms} arms x {planned.run.trials} trials")
+        click.echo(f"{planned.n_cells} cells: {data['n_new']} to run, {planned.n_done} done already")
+        for arm in planned.run.arms:
+            click.echo(f"  arm {arm.name}: {arm.ref} = {(arm.commit or arm.tree)[:12]}, {arm.config}")
+        click.echo(
+            f"costs at most {shown(planned.max_cost_usd)} USD by the cases' limits; budget {shown(data['budget_usd'])} USD"
+        )
+        for line in [*planned.moved, *planned.notes]:
+            click.echo(f"note: {line}")
+
+    emit(data, as_json, people)
+
+
+@command.command("run")
+@click.argument("file")
+@click.option("--wait/--no-wait", default=False, help="Watch until it is done. Ctrl-C cancels, a second one detaches.")
+@click.option("--timeout", "timeout_s", type=float, help="Stop watching after so many seconds; the run goes on.")
+@click.option("--fresh", is_flag=True, help="Start a new experiment even when an older one of this file could be resumed.")
+@json_option
+@with_settings
+def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fresh: bool, as_json: bool) -> int:
+    """Lock the file and run what is not done yet. The same file again resumes."""
+    from eval_pipeline.cli.launch import launch, require_isolation
+    from eval_pipeline.runner.planning import commit, plan
+    from eval_pipeline.store.records import open_records
+
+    locked = _lock(settings, file)
+    require_isolation()
+    with open_records(settings) as records:
+        planned = plan(locked, records, fresh=fresh)
+        experiment = commit(locked, planned, records)
+        for line in planned.moved:
+            note(f"{line}: resuming the locked one; --fresh starts a new experiment of {len(locked.run.cell_keys())} cells")
+        for line in planned.notes:
+            note(f"note: {line}")
+        if planned.resumes is not None:
+            note(f"resuming {experiment.id}: {planned.n_done} of {planned.n_cells} cells are done already")
+        launched = launch(settings, records, experiment)
+        return _follow(records, experiment, launched, wait, timeout_s, as_json, resumed=planned.resumes is not None)
+
+
+@command.command("rerun")
+@click.argument("name")
+@click.option("--failed", is_flag=True, help="The cells that have no valid result.")
+@click.option("--cell", "keys", multiple=True, help="This cell; may be given again.")
+@click.option("--discard", metavar="REASON", help="Run valid cells again too; counted on the leaderboard.")
+@click.option("--wait/--no-wait", default=False)
+@click.option("--timeout", "timeout_s", type=float)
+@json_option
+@with_settings
+def rerun(
+    settings: Settings,
+    name: str,
+    failed: bool,
+    keys: tuple[str, ...],
+    discard: str | None,
+    wait: bool,
+    timeout_s: float | None,
+    as_json: bool,
+) -> int:
+    """Run the failed cells again, or the named ones. A valid cell is not run again unless it is discarded."""
+    from eval_pipeline.cli.launch import launch
+    from eval_pipeline.errors import SpecError
+    from eval_pipeline.store.records import open_records
+
+    if failed == bool(keys):
+        raise SpecError("say which cells: --failed, or --cell KEY", hint=f"`evals experiment cells {name}` lists them")
+    with open_records(settings) as records:
+        experiment = records.ledger.experiment(name)
+        chosen = _chosen(records, experiment, keys) if keys else records.views.keys(experiment.id, ["open", "failed"])
+        done = set(records.views.keys(experiment.id, ["done"])).intersection(chosen)
+        if done and discard is not None:
+            note(f"{records.ledger.discard(sorted(done), discard)} valid results are discarded: {discard}")
+        elif done:
+            note(f"{len(done)} of the cells have a valid result and are not run again; --discard REASON does it")
+        open_keys = chosen if discard is not None else [key for key in chosen if key not in done]
+        records.ledger.clear_cancel(experiment.id)
+        if not open_keys:
+            note("nothing to run")
+            return _report(records, experiment, as_json, resumed=True)
+        launched = launch(settings, records, experiment, open_keys)
+        return _follow(records, experiment, launched, wait, timeout_s, as_json, resumed=True)
+
+
+def _chosen(records: Records, experiment: ExperimentRow, keys: tuple[str, ...]) -> list[str]:
+    from eval_pipeline.errors import NotFound
+
+    known = set(records.views.keys(experiment.id))
+    wanted = [key if key.startswith(f"{experiment.id}/") else f"{experiment.id}/{key}" for key in keys]
+    unknown = [key for key in wanted if key not in known]
+    if unknown:
+        raise NotFound(f"there is no cell {unknown[0]!r}", hint=f"`evals experiment cells {experiment.id}` lists them")
+    return wanted
+
+
+def _follow(
+    records: Records,
+    experiment: ExperimentRow,
+    launched: Launched,
+    wait: bool,
+    timeout_s: float | None,
+    as_json: bool,
+    *,
+    resumed: bool,
+) -> int:
+    from eval_pipeline.cli.launch import Watch
+
+    if launched.process is None:
+        note(f"an engine is working on {experiment.id} already")
+    else:
+        note(f"{experiment.id}: engine started, process {launched.process.pid}; its log: {launched.log}")
+    if not wait:
+        note(f"watch: evals experiment status {experiment.id}")
+        return _report(records, experiment, as_json, resumed=resumed, code=0)
+    if not Watch(records, experiment, launched, timeout_s).run():
+        return _report(records, experiment, as_json, resumed=resumed, code=0)
+    return _report(records, experiment, as_json, resumed=resumed, log=str(launched.log))
+
+
+def _report(
+    records: Records, experiment: ExperimentRow, as_json: bool, *, resumed: bool, code: int | None = None, log: str | None = None
+) -> int:
+    """Print the counts; the exit code is 0, 1 when cells have no valid result, 3 when the budget stopped them, or `code`."""
+    row = records.ledger.experiment(experiment.id)
+    tally = records.views.tallies(row.id)[row.id]
+    n_failed = row.n_cells - tally.n_done
+    data = {"experiment": row.id, "n_cells": row.n_cells, "n_ok": tally.n_done, "n_failed": n_failed, "resumed": resumed}
+
+    def people() -> None:
+        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(tally.outcomes.items()))
+        click.echo(f"{row.id}: {tally.n_done} of {row.n_cells} cells have a valid result ({outcomes or 'none yet'})")
+
+    emit(data, as_json, people)
+    if code is not None or n_failed == 0:
+        return code or 0
+    if _out_of_budget(row, tally.states):
+        note(f"the budget of {row.budget_usd:f} USD is used up: {row.committed_usd:f} spent or reserved; raise it and run again")
+        return 3
+    note(
+        f"{n_failed} cells have no valid result: evals experiment cells {row.id} --state open --state failed"
+        + (f"; log: {log}" if log else "")
+    )
+    return 1
+
+
+def _out_of_budget(row: ExperimentRow, states: dict[str, int]) -> bool:
+    from eval_pipeline.runner.cell import reservation
+
+    if row.budget_usd is None or not states.get("open"):
+        return False
+    return row.committed_usd + max(reservation(row, case.limits) for case in row.run.cases) > row.budget_usd
+
+
+@command.command("list")
+@json_option
+@with_settings
+def list_experiments(settings: Settings, as_json: bool) -> None:
+    """All experiments, newest first."""
+    from eval_pipeline.store.records import open_records
+
+    with open_records(settings) as records:
+        tallies = records.views.tallies()
+        rows = [
+            {
+                "experiment": row.id,
+                "name": row.name,
+                "status": _status(row, tallies[row.id]),
+                "n_cells": row.n_cells,
+                "n_done": tallies[row.id].n_done,
+                "created_at": row.created_at,
+            }
+            for row in records.ledger.experiments()
+        ]
+    columns = ["experiment", "status", "n_done", "n_cells", "created_at"]
+    emit(rows, as_json, lambda: table(columns, [[row[c] for c in columns] for row in rows], right=["n_done", "n_cells"]))
+
+
+def _status(row: ExperimentRow, tally: Any) -> str:
+    """running, done, cancelled, failed (some cells have no attempts left) or open (nobody works on it)."""
+    if tally.working:
+        return "running"
+    if tally.n_done == row.n_cells:
+        return "done"
+    if row.cancel_requested_at is not None:
+        return "cancelled"
+    return "failed" if tally.states.get("failed") else "open"
+
+
+@command.command("status")
+@click.argument("name")
+@json_option
+@with_settings
+def status(settings: Settings, name: str, as_json: bool) -> None:
+    """Expected against actual cells, spend, who works on it, and why open cells are open."""
+    from eval_pipeline.cli.launch import stages
+    from eval_pipeline.store.records import open_records
+
+    with open_records(settings) as records:
+        row = records.ledger.experiment(name)
+        tally = records.views.tallies(row.id)[row.id]
+        engines = records.leases.engines_of(row.id)
+        failing = [c for c in records.views.cells(row.id) if c.state != "done" and c.attempts and c.attempts[-1].error]
+    data = {
+        "experiment": row.id,
+        "name": row.name,
+        "status": _status(row, tally),
+        "n_cells": row.n_cells,
+        "n_done": tally.n_done,
+        "states": tally.states,
+        "outcomes": tally.outcomes,
+        "budget_usd": row.budget_usd,
+        "committed_usd": row.committed_usd,
+        "engines": [{"engine": engine.id, "pid": engine.pid, "started_at": engine.started_at} for engine in engines],
+        "errors": [{"cell": cell.key, "error": cell.attempts[-1].error} for cell in failing[:20]],
+    }
+
+    def people() -> None:
+        click.echo(f"{row.id}: {data['status']}, {tally.n_done} of {row.n_cells} cells have a valid result; {stages(tally)}")
+        budget = f" of {row.budget_usd:f}" if row.budget_usd is not None else ""
+        click.echo(f"spent or reserved: {row.committed_usd:f}{budget} USD")
+        for engine in engines:
+            click.echo(f"engine {engine.id[:8]}, process {engine.pid}, since {shown(engine.started_at)}")
+        if not engines and tally.n_done < row.n_cells:
+            click.echo(f"nobody works on it; go on with: evals experiment rerun {row.id} --failed")
+        for item in data["errors"]:
+            click.echo(f"  {item['cell']}: {item['error']}")
+
+    emit(data, as_json, people)
+
+
+@command.command("cells")
+@click.argument("name")
+@click.option("--state", "states", multiple=True, help="Only cells in this state; may be given again.")
+@click.option("--arm", help="Only this arm's cells.")
+@json_option
+@with_settings
+def cells(settings: Settings, name: str, states: tuple[str, ...], arm: str | None, as_json: bool) -> None:
+    """Every cell with its score, cost, latency and attempts."""
+    from eval_pipeline.analysis.load import load_table
+    from eval_pipeline.store.records import open_records
+
+    with open_records(settings) as records:
+        found = load_table(records, records.ledger.experiment(name))
+    chosen = [cell for cell in found if (not states or cell.state in states) and (arm is None or cell.key.arm == arm)]
+    rows = [_cell_row(cell) for cell in chosen]
+    columns = ["cell", "state", "outcome", "score", "cost_usd", "latency_s", "attempts", "error"]
+    people = [
+        [
+            str(c.key).partition("/")[2],
+            c.state,
+            c.view.outcome,
+            c.score,
+            _money(c),
+            c.latency_s,
+            len(c.view.attempts),
+            (c.error or "")[:60],
+        ]
+        for c in chosen
+    ]
+    emit(rows, as_json, lambda: table(columns, people, right=columns[3:7]))
+
+
+def _money(cell: ScoredCell) -> str | None:
+    return None if cell.cost_usd is None else f"{cell.cost_usd:.5f}"
+
+
+def _cell_row(cell: ScoredCell) -> dict[str, Any]:
+    return {
+        "cell": str(cell.key),
+        "world": cell.key.world,
+        "case": cell.key.case_name,
+        "arm": cell.key.arm,
+        "trial": cell.key.trial,
+        "state": cell.state,
+        "outcome": cell.view.outcome,
+        "score": cell.score,
+        "passed": cell.passed,
+        "n_not_judged": cell.n_not_judged,
+        "cost_usd": cell.cost_usd,
+        "latency_s": cell.latency_s,
+        "attempts": [
+            {
+                "attempt": attempt.number,
+                "sandbox": attempt.sandbox,
+                "outcome": attempt.outcome,
+                "started_at": attempt.created_at,
+                "ended_at": attempt.ended_at,
+                "error": attempt.error,
+            }
+            for attempt in cell.view.attempts
+        ],
+    }
+
+
+@command.command("cancel")
+@click.argument("name")
+@json_option
+@with_settings
+def cancel(settings: Settings, name: str, as_json: bool) -> None:
+    """End its sandboxes and open its cells again; what is done stays."""
+    from eval_pipeline.store.records import open_records
+
+    with open_records(settings) as records:
+        row = records.ledger.experiment(name)
+        records.ledger.request_cancel(row.id)
+        working = bool(records.leases.engines_of(row.id))
+    data = {"experiment": row.id, "working": working}
+    text = "its engine is ending the sandboxes" if working else "nobody was working on it"
+    emit(data, as_json, lambda: click.echo(f"{row.id} is cancelled; {text}. Run its file again to go on."))
+
+
+def _lock(settings: Settings, file: str) -> Any:
+    from eval_pipeline.specs.library import Library
+    from eval_pipeline.specs.lock import lock_experiment
+
+    library = Library(settings.worlds_dir)
+    return lock_experiment(library, Path(library.experiment_path(file)))

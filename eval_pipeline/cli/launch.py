@@ -1,0 +1,134 @@
+"""Start the engine of an experiment as a process of its own, and watch it through the ledger."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from eval_pipeline.cli.output import note
+from eval_pipeline.domain.cell import CellState
+from eval_pipeline.errors import IsolationUnavailable
+from eval_pipeline.sandbox.local import preflight
+from eval_pipeline.settings import Settings
+from eval_pipeline.store.ledger import ExperimentRow
+from eval_pipeline.store.records import Records
+from eval_pipeline.store.views import Tally
+
+_POLL_S = 0.5
+_LINE_EVERY_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launched:
+    """process: None when an engine was working on the experiment already."""
+
+    process: subprocess.Popen[bytes] | None
+    log: Path
+
+
+def launch(settings: Settings, records: Records, experiment: ExperimentRow, keys: Sequence[str] = ()) -> Launched:
+    """keys: only these cells; empty means all that are not done. The process outlives this one."""
+    log = settings.state_dir / "logs" / f"{experiment.id}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if not keys and records.leases.engines_of(experiment.id):
+        return Launched(process=None, log=log)
+    command = [sys.executable, "-m", "eval_pipeline.defs.launcher", experiment.id]
+    with log.open("ab") as sink:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sink, stderr=sink, start_new_session=True)
+    assert process.stdin is not None
+    process.stdin.write("\n".join(keys).encode())
+    process.stdin.close()
+    return Launched(process=process, log=log)
+
+
+def require_isolation() -> None:
+    """Raise IsolationUnavailable before anything is spent when this machine can't isolate a sandbox."""
+    found = preflight.problem()
+    if found is not None:
+        raise IsolationUnavailable(f"this machine can't isolate a sandbox: {found[0]}", hint=found[1])
+
+
+class Watch:
+    """Follows an experiment until its engine is gone or `timeout_s` is over. The first Ctrl-C cancels, the second detaches."""
+
+    def __init__(self, records: Records, experiment: ExperimentRow, launched: Launched, timeout_s: float | None) -> None:
+        self._records = records
+        self._experiment = experiment
+        self._launched = launched
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._interrupts = 0
+
+    def run(self) -> bool:
+        """True when the engine has ended; False when we left while it goes on."""
+        before = signal.signal(signal.SIGINT, self._interrupted)
+        try:
+            with _progress(self._experiment.n_cells) as update:
+                while True:
+                    ended = self._ended()
+                    update(self._records.views.tallies(self._experiment.id)[self._experiment.id])
+                    if ended or self._interrupts > 1 or (self._deadline and time.monotonic() > self._deadline):
+                        return ended
+                    time.sleep(_POLL_S)
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _ended(self) -> bool:
+        if self._launched.process is not None:
+            return self._launched.process.poll() is not None
+        return not self._records.leases.engines_of(self._experiment.id)
+
+    def _interrupted(self, *_: object) -> None:
+        self._interrupts += 1
+        if self._interrupts == 1:
+            self._records.ledger.request_cancel(self._experiment.id)
+            note("\ncancelling: sandboxes are being ended and their cells opened again; press Ctrl-C again to leave it to itself")
+        else:
+            note(f"\ndetached; it goes on alone. Watch: evals experiment status {self._experiment.id}")
+
+
+class _progress:
+    """A bar on a terminal, a line every few seconds elsewhere."""
+
+    def __init__(self, n_cells: int) -> None:
+        self._n_cells = n_cells
+        self._next_line = 0.0
+        self._last = ""
+        self._bar = _bar(n_cells) if sys.stderr.isatty() else None
+
+    def __enter__(self) -> Callable[[Tally], None]:
+        if self._bar is not None:
+            self._bar[0].start()
+        return self._update
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar[0].stop()
+
+    def _update(self, tally: Tally) -> None:
+        text = stages(tally)
+        if self._bar is not None:
+            self._bar[0].update(self._bar[1], completed=tally.n_done, stages=text)
+        elif text != self._last and (time.monotonic() >= self._next_line or tally.n_done == self._n_cells):
+            note(f"{tally.n_done}/{self._n_cells} cells: {text}")
+            self._next_line, self._last = time.monotonic() + _LINE_EVERY_S, text
+
+
+def _bar(n_cells: int):
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("cells"), TextColumn("{task.fields[stages]}"), TimeElapsedColumn())
+    progress = Progress(*columns, console=Console(file=sys.stderr))
+    return progress, progress.add_task("cells", total=n_cells, stages="")
+
+
+def stages(tally: Tally) -> str:
+    """`12 running, 3 agent_error` and so on: states first, then outcomes."""
+    order = [CellState.OPEN, CellState.SETUP, CellState.RUNNING, CellState.PERSISTING, CellState.FAILED]
+    states = [f"{tally.states[state]} {state}" for state in order if tally.states.get(state)]
+    return ", ".join([*states, *(f"{count} {outcome}" for outcome, count in sorted(tally.outcomes.items()))])

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from eval_pipeline.cli.output import emit, json_option, shown, table, with_settings
+from eval_pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from eval_pipeline.analysis.leaderboard import ArmRow, Leaderboard
+
+
+@click.command()
+@click.argument("name")
+@json_option
+@with_settings
+def command(settings: Settings, name: str, as_json: bool) -> None:
+    """Arms side by side: score with its interval, pass rate, cost, latency, and what is missing.
+
+    NAME is an experiment's id, or its name for the newest of that name.
+    """
+    from eval_pipeline.analysis.load import load_leaderboard
+    from eval_pipeline.store.records import open_records
+
+    with open_records(settings) as records:
+        board = load_leaderboard(records, records.ledger.experiment(name))
+    emit(board.as_data(), as_json, lambda: show(board))
+
+
+def show(board: Leaderboard) -> None:
+    rows = [_row(arm, board) for arm in board.arms]
+    columns = ["arm", "score", "95% CI", "pass", "USD/case", "p50 s", "p95 s", "valid", "agent failed", "infra", "not judged"]
+    table(columns, rows, f"{board.experiment} ({board.status})", right=columns[1:])
+    click.echo("95% CI is for new cases. - means: could not be had, or too few cells to say.")
+    for reason in board.reasons:
+        click.echo(f"provisional: {reason}")
+    if any(arm.n_not_judged for arm in board.arms):
+        bounds = [f"{arm.arm} {shown(arm.bound_low)} to {shown(arm.bound_high)}" for arm in board.arms]
+        click.echo(f"cells without a score bound the means: {'; '.join(bounds)}")
+    if any(arm.n_discarded for arm in board.arms):
+        click.echo(f"discarded results: {', '.join(f'{a.arm} {a.n_discarded}' for a in board.arms if a.n_discarded)}")
+    if any(arm.stand_in for arm in board.arms):
+        click.echo("* the stand-in model, no real model: these numbers show that the pipeline works, nothing more.")
+
+
+def _row(arm: ArmRow, board: Leaderboard) -> list[str]:
+    marks = ("*" if arm.stand_in else "") + (" (baseline)" if arm.arm == board.baseline else "")
+    interval = "-" if arm.ci_low is None else f"{shown(arm.ci_low)} to {shown(arm.ci_high)}"
+    money = "-" if arm.cost_usd_mean is None else f"{arm.cost_usd_mean:.6f}"
+    latency = [_latency(arm.latency_p50_s, "p50" in arm.latency_above), _latency(arm.latency_p95_s, "p95" in arm.latency_above)]
+    counts = [f"{arm.n_valid}/{arm.n_cells}", str(arm.n_agent_failed), str(arm.n_infra), str(arm.n_not_judged)]
+    return [arm.arm + marks, shown(arm.score), interval, shown(arm.pass_rate), money, *latency, *counts]
+
+
+def _latency(value_s: float | None, above: bool) -> str:
+    return "-" if value_s is None else f"{'>' if above else ''}{value_s:.2f}"

@@ -1,0 +1,64 @@
+"""`evals`: one file a noun, each imported only when it is used."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+
+import click
+
+from eval_pipeline.cli.output import emit_error
+
+NOUNS = {
+    "demo": ("demo", "Run the demo experiment and print its leaderboard."),
+    "up": ("up", "Start Postgres and the Dagster UI on this machine."),
+    "doctor": ("doctor", "Say what works here, what doesn't, and the remedy."),
+    "world": ("world", "Worlds: list, check, snapshot."),
+    "case": ("case", "Cases: list, show, check."),
+    "dataset": ("dataset", "Datasets: list, show."),
+    "experiment": ("experiment", "Experiments: plan, run, list, status, cells, rerun, cancel."),
+    "cell": ("cell", "One cell: show, logs, files."),
+    "leaderboard": ("leaderboard", "Arms side by side, with what is missing."),
+    "sandbox": ("sandbox", "Sandboxes on this machine: list, reap."),
+    "import": ("importing", "Import published benchmarks as worlds and cases."),
+}
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(NOUNS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in NOUNS:
+            return None
+        module = importlib.import_module(f"eval_pipeline.cli.{NOUNS[cmd_name][0]}")
+        return module.command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in NOUNS.items()])
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """Evaluate agents inside whole applications: cases x arms x trials, each cell in its own isolated sandbox."""
+
+
+def main() -> None:
+    as_json = "--json" in sys.argv[1:]
+    try:
+        code = cli.main(args=sys.argv[1:], prog_name="evals", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except Exception as error:  # noqa: BLE001 - the CLI's boundary
+        code = emit_error(error, as_json)
+        if code == 1 and not hasattr(error, "hint"):
+            traceback.print_exc()
+        sys.exit(code)

@@ -1,0 +1,98 @@
+"""What the commands print: data on stdout, everything else on stderr; one envelope for programs."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, ParamSpec, TypeVar
+
+import click
+
+from eval_pipeline.errors import EvalsError
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+
+def json_option(command: Callable[Params, Result]) -> Callable[Params, Result]:
+    return click.option("--json", "as_json", is_flag=True, help='Print {"ok", "data", "error"} for programs.')(command)
+
+
+def emit(data: Any, as_json: bool, show: Callable[[], None]) -> None:
+    """`data` as the envelope, or `show` for people."""
+    if as_json:
+        click.echo(json.dumps({"ok": True, "data": data, "error": None}, default=_plain, ensure_ascii=False))
+    else:
+        show()
+
+
+def emit_error(error: BaseException, as_json: bool) -> int:
+    """Print it and return the exit code."""
+    if isinstance(error, EvalsError):
+        code, hint, exit_code = error.code, error.hint, error.exit_code
+    elif isinstance(error, click.ClickException):
+        code, hint, exit_code = "usage", "`evals --help` lists the commands", 2
+    else:
+        code, hint, exit_code = "internal", "this is a defect of ours: the message above tells where", 1
+    message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    if as_json:
+        body = {"ok": False, "data": None, "error": {"code": code, "message": message, "hint": hint}}
+        click.echo(json.dumps(body, ensure_ascii=False))
+    else:
+        click.echo(f"{click.style('error', fg='red')}: {message}", err=True)
+        if hint:
+            click.echo(f"  {hint}", err=True)
+    return exit_code
+
+
+def note(message: str) -> None:
+    click.echo(message, err=True)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None, right: Sequence[str] = ()) -> None:
+    """A table for people. Columns named in `right` hold numbers."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    for name in columns:
+        grid.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(shown(value)) for value in row))
+    width = None if sys.stdout.isatty() else 160
+    Console(file=sys.stdout, width=width, soft_wrap=False).print(grid)
+
+
+def shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    if isinstance(value, datetime):
+        return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def with_settings(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Give the command the frozen settings as its first argument."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Result:
+        from eval_pipeline.settings import load_settings
+
+        return command(load_settings(), *args, **kwargs)
+
+    return wrapped

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from eval_pipeline.cli.output import emit, json_option, table, with_settings
+from eval_pipeline.settings import Settings
+
+
+@click.group()
+def command() -> None:
+    """Sandboxes on this machine."""
+
+
+@command.command("list")
+@json_option
+@with_settings
+def list_sandboxes(settings: Settings, as_json: bool) -> None:
+    """All sandboxes here; those of another installation are shown and never touched."""
+    from eval_pipeline.runner.reaper import survey
+    from eval_pipeline.store.records import open_records
+
+    with open_records(settings) as records:
+        found = asyncio.run(survey(settings, records))
+    rows = [
+        {
+            "sandbox": s.info.name,
+            "alive": s.info.alive,
+            "owner": s.owner,
+            "purpose": s.info.tags.get("purpose"),
+            "cell": s.info.tags.get("cell"),
+        }
+        for s in found
+    ]
+    columns = ["sandbox", "alive", "owner", "purpose", "cell"]
+    emit(rows, as_json, lambda: table(columns, [[row[c] for c in columns] for row in rows]))
+
+
+@command.command("reap")
+@json_option
+@with_settings
+def reap(settings: Settings, as_json: bool) -> None:
+    """End this installation's sandboxes that no open attempt and no build owns."""
+    from eval_pipeline.runner.reaper import reap as reap_all
+    from eval_pipeline.store.records import open_records
+
+    with open_records(settings) as records:
+        names = asyncio.run(reap_all(settings, records))
+    emit(
+        {"reaped": names}, as_json, lambda: click.echo(f"{len(names)} sandboxes ended" + "".join(f"\n  {name}" for name in names))
+    )

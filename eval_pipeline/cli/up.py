@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from typing import Any
+
+import click
+
+from eval_pipeline.cli.output import note, with_settings
+from eval_pipeline.settings import Settings
+
+_CHECK_EVERY_S = 30.0
+_GRACE_S = 45.0
+
+
+@click.command()
+@click.option("--port", type=int, default=3000, show_default=True, help="Of the Dagster UI, on 127.0.0.1 only.")
+@with_settings
+def command(settings: Settings, port: int) -> int:
+    """Start Postgres and the Dagster UI with its daemon; Ctrl-C stops both. Engines that are running go on."""
+    from eval_pipeline.defs.home import prepare_home
+    from eval_pipeline.errors import SpecError
+    from eval_pipeline.store.postgres import embedded_server, restart_if_down
+    from eval_pipeline.store.records import open_records
+
+    if _taken(port):
+        raise SpecError(f"port {port} of 127.0.0.1 is taken", hint="name another one: evals up --port 3001")
+    with embedded_server(settings) as url, open_records(settings):
+        process = _start(prepare_home(settings, url), settings, port)
+        stopping = _forward_signals(process)
+        try:
+            _supervise(process, port, lambda: restart_if_down(settings), stopping)
+        finally:
+            _stop(process)
+    note("stopped: Dagster and Postgres have ended")
+    return 0 if stopping else 1
+
+
+def _start(environment: dict[str, str], settings: Settings, port: int) -> subprocess.Popen[bytes]:
+    log = settings.state_dir / "logs" / "dagster.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "dagster", "dev", "-m", "eval_pipeline.definitions", "-h", "127.0.0.1", "-p", str(port)]
+    note(f"starting Dagster; its log: {log}")
+    with log.open("ab") as sink:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            cwd=settings.dagster_home,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+        )
+
+
+def _forward_signals(process: subprocess.Popen[bytes]) -> list[int]:
+    """Any of the three asks Dagster to stop; the list tells afterwards that somebody asked."""
+    asked: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        asked.append(number)
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+    return asked
+
+
+def _supervise(process: subprocess.Popen[bytes], port: int, revive: Any, stopping: list[int]) -> None:
+    started, ready, next_check = time.monotonic(), False, 0.0
+    said: set[str] = set()
+    while process.poll() is None:
+        time.sleep(0.5)
+        if stopping:
+            continue
+        if not ready and _answers(port):
+            ready, next_check = True, time.monotonic() + _GRACE_S
+            note(f"the Dagster UI is at http://127.0.0.1:{port} ({time.monotonic() - started:.0f} s). Ctrl-C stops it.")
+        if ready and time.monotonic() > next_check:
+            next_check = time.monotonic() + _CHECK_EVERY_S
+            revive()
+            problems = set(_problems(port))
+            for problem in sorted(problems - said):
+                note(f"warning: {problem}")
+            said = problems
+    if not stopping:
+        note(f"Dagster ended by itself with code {process.returncode}; its log tells why")
+
+
+_QUERY = """{ instance { daemonHealth { allDaemonStatuses { daemonType required healthy } } }
+ workspaceOrError { ... on Workspace { locationEntries { name locationOrLoadError {
+   ... on PythonError { message }
+   ... on RepositoryLocation { repositories { sensors { name sensorState { status } } schedules { name scheduleState { status } } } } } } } } }"""
+
+
+def _problems(port: int) -> list[str]:
+    """What is off: a daemon without a heartbeat, a sensor or schedule that is stopped, code that does not load."""
+    import json
+
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/graphql", json.dumps({"query": _QUERY}).encode(), {"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            data: Any = json.load(answer)["data"]
+    except (OSError, ValueError, KeyError) as error:
+        return [f"the Dagster UI does not answer: {error}"]
+    daemons = data["instance"]["daemonHealth"]["allDaemonStatuses"]
+    problems = [f"the daemon {d['daemonType']} has no heartbeat" for d in daemons if d["required"] and not d["healthy"]]
+    for entry in data["workspaceOrError"].get("locationEntries", []):
+        location = entry["locationOrLoadError"] or {}
+        if "message" in location:
+            problems.append(f"the code location {entry['name']} does not load: {location['message'].splitlines()[0]}")
+        for repository in location.get("repositories", []):
+            problems += [
+                f"the sensor {s['name']} is stopped" for s in repository["sensors"] if s["sensorState"]["status"] != "RUNNING"
+            ]
+            problems += [
+                f"the schedule {s['name']} is stopped"
+                for s in repository["schedules"]
+                if s["scheduleState"]["status"] != "RUNNING"
+            ]
+    return problems
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=2) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Dagster's whole session ends, whatever of it is still there."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        pass
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def _taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False

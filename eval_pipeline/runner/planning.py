@@ -1,0 +1,111 @@
+"""Before anything is spent: what a run of an experiment's file would do, and its rows in the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+from eval_pipeline.domain.cell import CellState
+from eval_pipeline.domain.lock import RunLock
+from eval_pipeline.errors import SpecError
+from eval_pipeline.specs import git
+from eval_pipeline.specs.lock import Locked
+from eval_pipeline.store.ledger import ExperimentRow
+from eval_pipeline.store.records import Records
+from eval_pipeline.vault.environment import require_secrets
+
+MAX_CELLS = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """run: the lock that would run: the file's own, or the one it resumes. moved: what its refs did since, in words.
+
+    n_done: cells that have a valid result already. n_judge_criteria: criteria of the chosen cases that need a judge.
+    max_cost_usd: what the open cells may cost by their own limits; None when a case has none.
+    """
+
+    run: RunLock
+    resumes: ExperimentRow | None
+    moved: list[str]
+    n_cells: int
+    n_done: int
+    n_judge_criteria: int
+    n_cases_with_judge: int
+    max_cost_usd: float | None
+    notes: list[str]
+
+
+def plan(locked: Locked, records: Records, *, fresh: bool, environ: Mapping[str, str] | None = None) -> Plan:
+    """Raises SpecError for what would make the run useless."""
+    for arm in locked.run.arms:
+        require_secrets(arm.name, arm.manifest.secrets.agent, arm.config, environ)
+    n_cells = len(locked.run.cell_keys())
+    if n_cells > MAX_CELLS:
+        raise SpecError(f"the experiment has {n_cells} cells; at most {MAX_CELLS} are possible", hint="split its dataset")
+    same = _existing(records, locked.run.experiment_id)
+    moved_from = None if fresh or same else records.ledger.resumable(locked.run.name, locked.run.source_digest)
+    resumes = same or moved_from
+    done = records.views.tallies(resumes.id).get(resumes.id) if resumes else None
+    judged = [case for case in locked.score.cases.values() if any(criterion.judge for criterion in case.rubric.criteria)]
+    return Plan(
+        run=resumes.run if resumes else locked.run,
+        resumes=resumes,
+        moved=_moves(locked, moved_from) if moved_from else [],
+        n_cells=n_cells,
+        n_done=done.states.get(CellState.DONE, 0) if done else 0,
+        n_judge_criteria=sum(criterion.judge for case in judged for criterion in case.rubric.criteria),
+        n_cases_with_judge=len(judged),
+        max_cost_usd=_max_cost(locked.run, n_cells - (done.n_done if done else 0)),
+        notes=_notes(locked, len(judged)),
+    )
+
+
+def commit(locked: Locked, planned: Plan, records: Records) -> ExperimentRow:
+    """Write the plan into the ledger; idempotent."""
+    budget = locked.spec.budget
+    records.ledger.create_experiment(
+        planned.run,
+        locked.score,
+        repo=str(locked.repo),
+        baseline=locked.spec.baseline,
+        budget_usd=None if budget is None else Decimal(str(budget.cost_usd)),
+    )
+    return records.ledger.experiment(planned.run.experiment_id)
+
+
+def _existing(records: Records, experiment_id: str) -> ExperimentRow | None:
+    found = [row for row in records.ledger.experiments() if row.id == experiment_id]
+    return found[0] if found else None
+
+
+def _moves(locked: Locked, old: ExperimentRow) -> list[str]:
+    lines: list[str] = []
+    for arm, before in zip(locked.run.arms, old.run.arms, strict=True):
+        if arm.tree == before.tree and arm.manifest == before.manifest:
+            continue
+        count = git.commits_between(locked.repo, before.commit, arm.commit) if before.commit and arm.commit else None
+        step = f"{count} commit{'s' if count != 1 else ''}" if count else "to another tree"
+        lines.append(f"{arm.ref} (arm {arm.name!r}) moved {step}")
+    return lines
+
+
+def _max_cost(run: RunLock, n_open: int) -> float | None:
+    limits = [case.limits.cost_usd for case in run.cases]
+    known = [limit for limit in limits if limit is not None]
+    return sum(known) / len(limits) * n_open if len(known) == len(limits) else None
+
+
+def _notes(locked: Locked, n_cases_with_judge: int) -> list[str]:
+    notes: list[str] = []
+    if n_cases_with_judge:
+        notes.append(f'{n_cases_with_judge} cases have criteria that need a judge: these stay "not judged" and their scores null')
+    unlimited = sum(case.limits.cost_usd is None for case in locked.run.cases)
+    if locked.spec.budget is not None and unlimited:
+        notes.append(
+            f"{unlimited} cases have no limits.cost_usd: the budget can be exceeded by what is in flight when it is reached"
+        )
+    if any(arm.config.get("model") == "stand-in" for arm in locked.run.arms):
+        notes.append("the stand-in model is no real model: its scores show that the pipeline works, nothing more")
+    return notes

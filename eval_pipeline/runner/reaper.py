@@ -1,0 +1,47 @@
+"""Sandboxes that nobody owns: found by their tags, ended when they are ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eval_pipeline.sandbox.base import SandboxInfo
+from eval_pipeline.sandbox.local.backend import LocalBackend
+from eval_pipeline.settings import Settings
+from eval_pipeline.store.records import Records
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """owner: attempt (an open attempt owns it), build (a layer is being built), nobody, or another installation's id."""
+
+    info: SandboxInfo
+    owner: str
+
+
+async def survey(settings: Settings, records: Records) -> list[Found]:
+    installation = records.ledger.installation_id()
+    backend = LocalBackend(installation, settings.state_dir, None)
+    infos = await backend.list()
+    owned = records.views.open_sandboxes()
+    building = bool(records.leases.living())
+    return [Found(info=info, owner=_owner(info, installation, owned, building)) for info in infos]
+
+
+def _owner(info: SandboxInfo, installation: str, owned: set[str], building: bool) -> str:
+    if info.installation != installation:
+        return info.installation
+    if info.name in owned:
+        return "attempt"
+    return "build" if info.tags.get("purpose") == "build" and building else "nobody"
+
+
+async def reap(settings: Settings, records: Records) -> list[str]:
+    """End what nobody owns; returns the names. Listed first, asked second: a sandbox's attempt is written before it is made."""
+    backend = LocalBackend(records.ledger.installation_id(), settings.state_dir, None)
+    ended: list[str] = []
+    for found in await survey(settings, records):
+        sandbox = await backend.find(found.info.name) if found.owner == "nobody" else None
+        if sandbox is not None:
+            await sandbox.terminate()
+            ended.append(found.info.name)
+    return ended
