@@ -47,6 +47,11 @@ class LocalBackend:
         self._places = prepare(state_dir)
         self._groups = limits.find_groups()
 
+    @property
+    def controllers(self) -> frozenset[str]:
+        """The control groups that limit sandboxes here: of pids, memory and cpu."""
+        return frozenset(self._groups.parents)
+
     async def get_or_create(self, spec: SandboxSpec) -> Sandbox:
         check_spec(spec)
         if spec.egress and self._egress is None:

@@ -1,0 +1,128 @@
+"""Can this machine isolate a sandbox at all? Runs by path with Python >= 3.11 and nothing installed; ends within 5 s.
+
+Exit 0: yes, one line on standard error. Exit 2: no; what is missing and the remedy on standard error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import select
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+MACHINES = ("x86_64", "aarch64")
+TIMEOUT_S = 4.0
+_NOBODY = 65534
+# CLONE_NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET
+_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+_NOSUID_NODEV = 2 | 4
+_SWITCHES = {
+    "kernel.unprivileged_userns_clone": ("0", "1"),
+    "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
+    "user.max_user_namespaces": ("0", "15000"),
+    "user.max_net_namespaces": ("0", "15000"),
+    "user.max_mnt_namespaces": ("0", "15000"),
+}
+
+
+def problem() -> tuple[str, str] | None:
+    """(what is missing, the remedy), or None when a sandbox can be isolated here."""
+    if sys.platform != "linux":
+        return f"sandboxes need Linux, this is {sys.platform}", "run in a Linux virtual machine, or use another backend"
+    if platform.machine() not in MACHINES:
+        return f"no system call filter for {platform.machine()}", f"use a machine of type {' or '.join(MACHINES)}"
+    missing = [name for name in ("setsid", "setpriv") if shutil.which(name) is None]
+    if missing:
+        return f"{' and '.join(missing)} missing", "install util-linux"
+    failure = _attempt()
+    return None if failure is None else (failure, remedy(failure))
+
+
+def remedy(failure: str) -> str:
+    """The exact command for the switch that is off, else the likely cause."""
+    commands = [f"sysctl -w {name}={on}" for name, (off, on) in _SWITCHES.items() if _sysctl(name) == off]
+    if commands:
+        return "as root: " + " && ".join(commands)
+    if "overlay" in failure:
+        return "load the module (modprobe overlay) on a kernel >= 5.11, with the state directory on a local file system"
+    return "in a container: --security-opt seccomp=unconfined --security-opt apparmor=unconfined; else ask for user namespaces"
+
+
+def _sysctl(name: str) -> str | None:
+    try:
+        return Path("/proc/sys", name.replace(".", "/")).read_text().strip()
+    except OSError:
+        return None
+
+
+def _attempt() -> str | None:
+    """Do in a child what bwrap does for a sandbox; the first step that failed, or None."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            _child(folder, writing)
+        os.close(writing)
+        try:
+            if not select.select([reading], [], [], TIMEOUT_S)[0]:
+                os.kill(child, signal.SIGKILL)
+                return f"namespaces could not be made within {TIMEOUT_S:.0f} s"
+            return os.read(reading, 4096).decode() or None
+        finally:
+            os.close(reading)
+            os.waitpid(child, 0)
+
+
+def _child(folder: str, report: int) -> None:
+    step = "leaving uid 0"
+    try:
+        if os.getuid() == 0:
+            os.setgroups([])
+            os.setgid(_NOBODY)
+            os.setuid(_NOBODY)
+        uid, gid = os.getuid(), os.getgid()
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: a changed uid hides our own /proc entries
+        step = "making user, mount, network and pid namespaces"
+        _check(libc.unshare(_NAMESPACES))
+        step = "mapping our user into a user namespace"
+        for name, text in (("setgroups", "deny"), ("uid_map", f"1000 {uid} 1"), ("gid_map", f"1000 {gid} 1")):
+            Path("/proc/self", name).write_text(text)
+        step = "mounting a tmpfs"
+        _check(libc.mount(b"tmpfs", folder.encode(), b"tmpfs", _NOSUID_NODEV, None))
+        lower, upper, work, root = (f"{folder}/{name}" for name in ("lower", "upper", "work", "root"))
+        for path in (lower, upper, work, root):
+            Path(path).mkdir()
+        step = "mounting an overlay"
+        options = f"lowerdir={lower},upperdir={upper},workdir={work},userxattr".encode()
+        _check(libc.mount(b"overlay", root.encode(), b"overlay", _NOSUID_NODEV, options))
+    except OSError as error:
+        os.write(report, f"{step} failed: {error.strerror}".encode())
+    finally:
+        os._exit(0)
+
+
+def _check(result: int) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def main() -> int:
+    found = problem()
+    if found is None:
+        print("sandboxes can be isolated here", file=sys.stderr)
+        return 0
+    print(f"sandboxes can't be isolated here: {found[0]}\nremedy: {found[1]}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

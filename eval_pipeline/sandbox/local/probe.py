@@ -1,0 +1,94 @@
+"""What a sandbox on this machine really holds back, found by running one and trying."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eval_pipeline.errors import IsolationUnavailable, SandboxError
+from eval_pipeline.sandbox.base import Phase, SandboxSpec
+from eval_pipeline.sandbox.local import preflight
+
+if TYPE_CHECKING:
+    from eval_pipeline.sandbox.local.backend import LocalBackend
+
+# Runs inside, in plain sh: a line for each thing that was possible although it must not be
+_ATTACK = r"""
+[ "$(id -u)" = 1000 ] || echo "runs as uid $(id -u)"
+grep -q '^CapEff:[[:space:]]*0000000000000000$' /proc/self/status || echo "has capabilities"
+grep -q '^Seccomp:[[:space:]]*2$' /proc/self/status || echo "no system call filter"
+grep -q '^NoNewPrivs:[[:space:]]*1$' /proc/self/status || echo "may gain privileges"
+[ "$(grep -c : /proc/net/dev)" -le 1 ] || echo "has a network interface"
+[ "$(wc -l </proc/net/route)" -le 1 ] || echo "has a route"
+(: >/usr/evals-probe) 2>/dev/null && echo "/usr is writable"
+(: >/world/evals-probe) 2>/dev/null && echo "/world is writable"
+(: >/run/evals/evals-probe) 2>/dev/null && echo "/run/evals is writable"
+(: >/proc/sys/kernel/hostname) 2>/dev/null && echo "sysctls are writable"
+(: </proc/1/environ) 2>/dev/null && echo "PID 1 can be read"
+unshare -U true 2>/dev/null && echo "user namespaces can be nested"
+exit 0
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IsolationReport:
+    """enforced: the guarantees that hold. missing: guarantee -> what would give it."""
+
+    enforced: tuple[str, ...]
+    missing: Mapping[str, str]
+
+    @property
+    def level(self) -> str:
+        return "full" if not self.missing else "degraded"
+
+
+async def probe(backend: LocalBackend, world: Path) -> IsolationReport:
+    """Run a sandbox and let it attack its walls. `world`: any directory that the sandbox user can read.
+
+    Raises IsolationUnavailable when no sandbox starts here, or when one of the walls does not stand.
+    """
+    name = f"probe-{os.getpid()}-{os.urandom(4).hex()}"
+    try:
+        sandbox = await backend.get_or_create(SandboxSpec(name=name, installation="probe", world=world))
+    except SandboxError as error:
+        found = preflight.problem()
+        raise IsolationUnavailable(
+            f"no sandbox can be started here: {error}" if found is None else f"{found[0]} ({error})",
+            hint="see the message; run `python3 -m eval_pipeline.sandbox.local.preflight`" if found is None else found[1],
+        ) from error
+    try:
+        await sandbox.start("attack", ["sh", "-c", _ATTACK], env={}, workdir="/")
+        async with asyncio.timeout(20):
+            while (state := await sandbox.state("attack")).phase is Phase.RUNNING:
+                await asyncio.sleep(0.005)
+        stdout, stderr = await sandbox.logs("attack")
+    finally:
+        await sandbox.terminate()
+    holes = stdout.decode(errors="replace").splitlines()
+    if holes or state.exit_code != 0:
+        detail = "; ".join(holes) or f"{state}: {stderr.decode(errors='replace')}"
+        raise IsolationUnavailable(f"a sandbox here is not isolated: {detail}", hint="use another backend on this machine")
+    return _report(backend.controllers)
+
+
+def _report(controllers: frozenset[str]) -> IsolationReport:
+    enforced = ["own user, no capabilities", "no network but the proxy", "read-only world and layers", "system call filter"]
+    missing = {
+        "disk": "nothing caps the sum of a sandbox's files; each file, and /tmp as a whole, end at disk_mib",
+        "domain fronting": "the allowlist sees names, not what a TLS connection asks for inside",
+    }
+    remedies = {
+        "memory": "a limit holds for each process only; run as root where control groups can be made",
+        "pids": "run as root where control groups can be made",
+        "cpu": "run as root where control groups can be made",
+    }
+    for controller, text in remedies.items():
+        if controller in controllers:
+            enforced.append(f"{controller} limit")
+        else:
+            missing[controller] = text
+    return IsolationReport(enforced=tuple(enforced), missing=missing)
