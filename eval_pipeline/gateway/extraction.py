@@ -18,7 +18,7 @@ Jitter = Callable[[str], float]  # a factor near 1 for a text
 AROUND, REST = 0.5, 0.15
 FOUND = 0.4  # below this coverage the texts don't speak of the question
 FOUND_ONE_OF_MANY = 0.25  # the same where each text can hold but one item of a list or sum
-NEAR, FAR = 0.6, 0.5  # a further source is named when its best sentence reaches this share of the best one
+NEAR, FAR = 0.6, 0.4  # a further source is named when its best sentence reaches this share of the best one
 MAX_PER_SOURCE, MAX_SENTENCES = 2, 3
 
 _STOP_WORDS = """

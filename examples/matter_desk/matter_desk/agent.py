@@ -115,7 +115,7 @@ def request_options(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def opening(case: dict[str, Any], desk: Desk) -> list[dict[str, Any]]:
-    user = next(row for row in desk.records("users") if row["id"] == desk.user)
+    user = next((row for row in desk.records("users") if row["id"] == desk.user), {"name": "the matter's team", "role": "user"})
     rules = [f"- {row['rule']}" for row in desk.records("playbook_rules")]
     style = str(case["config"].get("style", "careful"))
     system = [

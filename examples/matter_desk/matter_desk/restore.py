@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from matter_desk.store import SCHEMA, data_dir, database_path
+from matter_desk.store import EVERYBODY, SCHEMA, data_dir, database_path
 from matter_desk.text import extract, passages, title
 
 DOCUMENT_FOLDERS = ("documents", "blobs")
@@ -51,9 +51,12 @@ def load_documents(db: sqlite3.Connection, world: Path) -> None:
 
 
 def load_permissions(world: Path) -> dict[str, Any]:
-    """The file is named `permissions` in a snapshot and `permissions.yaml` in a world's source; both hold JSON."""
-    file = next(path for path in (world / "permissions", world / "permissions.yaml") if path.is_file())
-    return json.loads(file.read_text(encoding="utf-8"))
+    """The file is named `permissions` in a snapshot and `permissions.yaml` in a world's source; both hold JSON.
+
+    A world without one restricts nothing.
+    """
+    file = next((path for path in (world / "permissions", world / "permissions.yaml") if path.is_file()), None)
+    return {"default": [EVERYBODY], "rules": []} if file is None else json.loads(file.read_text(encoding="utf-8"))
 
 
 def readers(permissions: dict[str, Any], path: str) -> list[str]:

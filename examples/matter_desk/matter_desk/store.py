@@ -16,6 +16,9 @@ CREATE TABLE readers (path TEXT NOT NULL REFERENCES documents, user TEXT NOT NUL
 CREATE VIRTUAL TABLE passages USING fts5 (path UNINDEXED, text, tokenize = 'porter unicode61');
 """
 
+EVERYBODY = "*"
+READABLE = "documents JOIN readers ON readers.path = documents.path AND readers.user IN (:user, '*')"
+
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -28,11 +31,14 @@ def database_path() -> Path:
 
 
 class Desk:
-    """Every query joins `readers`: what the user may not read doesn't exist here."""
+    """Every query goes through READABLE: what the user may not read doesn't exist here.
+
+    user: None means the user of the world's matter; in a world of documents alone that is everybody.
+    """
 
     def __init__(self, path: Path, user: str | None = None) -> None:
         self._db = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
-        self.matter = self.records("matters")[0]
+        self.matter = next(iter(self.records("matters")), {"title": "untitled", "user": EVERYBODY})
         self.user = user or str(self.matter["user"])
 
     def records(self, kind: str) -> list[dict[str, Any]]:
@@ -40,15 +46,14 @@ class Desk:
         return [json.loads(data) for (data,) in rows]
 
     def documents(self) -> list[dict[str, Any]]:
-        rows = self._db.execute(
-            "SELECT path, title, length(text) FROM documents JOIN readers USING (path) WHERE user = ? ORDER BY path", (self.user,)
-        )
+        query = f"SELECT documents.path, title, length(text) FROM {READABLE} ORDER BY documents.path"
+        rows = self._db.execute(query, {"user": self.user})
         return [{"path": path, "title": title, "characters": characters} for path, title, characters in rows]
 
     def read(self, path: str) -> str | None:
         """None when there is no such document for this user; absent and forbidden look the same."""
-        query = "SELECT text FROM documents JOIN readers USING (path) WHERE user = ? AND path = ?"
-        row = self._db.execute(query, (self.user, path)).fetchone()
+        query = f"SELECT text FROM {READABLE} WHERE documents.path = :path"
+        row = self._db.execute(query, {"user": self.user, "path": path}).fetchone()
         return None if row is None else str(row[0])
 
     def search(self, query: str, method: str, top_k: int) -> list[dict[str, Any]]:
@@ -62,11 +67,10 @@ class Desk:
 
     def _bm25(self, words: list[str], top_k: int) -> list[dict[str, Any]]:
         """Documents by their best passage."""
-        match = " OR ".join(f'"{word}"' for word in words)
         rows = self._db.execute(
-            "SELECT path, title, passages.text FROM passages JOIN documents USING (path) JOIN readers USING (path)"
-            " WHERE passages MATCH ? AND user = ? ORDER BY bm25(passages), path",
-            (match, self.user),
+            f"SELECT documents.path, title, passages.text FROM {READABLE} JOIN passages ON passages.path = documents.path"
+            " WHERE passages MATCH :match ORDER BY bm25(passages), documents.path",
+            {"match": " OR ".join(f'"{word}"' for word in words), "user": self.user},
         )
         best: dict[str, dict[str, Any]] = {}
         for path, title, text in rows:
@@ -75,9 +79,8 @@ class Desk:
 
     def _keyword(self, words: list[str], top_k: int) -> list[dict[str, Any]]:
         """Documents by how many of the words stand in them, whatever the words are worth."""
-        rows = self._db.execute(
-            "SELECT path, title, text FROM documents JOIN readers USING (path) WHERE user = ? ORDER BY path", (self.user,)
-        ).fetchall()
+        query = f"SELECT documents.path, title, text FROM {READABLE}"
+        rows = self._db.execute(query, {"user": self.user}).fetchall()
         counted = [(sum(word in text.lower() for word in words), path, title, text) for path, title, text in rows]
         ranked = sorted((row for row in counted if row[0]), key=lambda row: (-row[0], row[1]))
         return [{"path": path, "title": title, "passage": _around(text, words)} for _, path, title, text in ranked[:top_k]]

@@ -6,14 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
-
-import pytest
 
 from eval_pipeline.gateway.stand_in import Reply, respond
 
@@ -22,33 +21,25 @@ APP = Path(__file__).parents[2] / "examples" / "matter_desk"
 
 @dataclass
 class Endpoint:
-    """An HTTP proxy that answers every POST itself. `script` holds replies to give first; `asked` what was sent."""
+    """An HTTP proxy that answers every POST itself.
 
-    url: str
+    script: replies and headers to give before the stand-in is asked. asked: what was sent, URL and body. keys: Authorization headers.
+    """
+
+    url: str = ""
     script: list[tuple[Reply, dict[str, str]]] = field(default_factory=list[tuple[Reply, dict[str, str]]])
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list[tuple[str, dict[str, Any]]])
+    keys: list[str | None] = field(default_factory=list[str | None])
 
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with serve() as (server, found):
-        yield found
-        server.shutdown()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-
-class serve:
-    def __enter__(self) -> tuple[ThreadingHTTPServer, Endpoint]:
-        outer = Endpoint("")
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        endpoint = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.asked.append((self.path, body))
-                reply, headers = outer.script.pop(0) if outer.script else (respond(body), {})
+                endpoint.asked.append((self.path, body))
+                endpoint.keys.append(self.headers["Authorization"])
+                reply, headers = endpoint.script.pop(0) if endpoint.script else (respond(body), {})
                 data = json.dumps(reply.payload).encode()
                 self.send_response(reply.status)
                 for name, value in {"Content-Type": "application/json", "Content-Length": str(len(data)), **headers}.items():
@@ -59,16 +50,22 @@ class serve:
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
-        self._server = _Server(("127.0.0.1", 0), Handler)
-        outer.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = Thread(target=self._server.serve_forever)
-        self._thread.start()
-        return self._server, outer
+        return Handler
 
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+
+@contextmanager
+def serve() -> Generator[Endpoint]:
+    endpoint = Endpoint()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), endpoint.handler())
+    endpoint.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield endpoint
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def desk_env(data: Path, **more: str) -> dict[str, str]:
@@ -93,10 +90,17 @@ class Run:
         return [event for event in self.events if event["type"] == kind]
 
 
-AskFn = Callable[..., Run]
-
-
-def ask(data: Path, proxy: str, output: Path, prompt: str, *, config: dict[str, Any] | None = None, **case: Any) -> Run:
+def ask(
+    data: Path,
+    proxy: str,
+    output: Path,
+    prompt: str,
+    *,
+    config: dict[str, Any] | None = None,
+    key: str | None = None,
+    **case: Any,
+) -> Run:
+    """One run of the agent; `case` overrides fields of the case file, `key` is the model's API key."""
     output.mkdir(parents=True)
     chosen = {"model": "stand-in", "temperature": 0} | (config or {})
     full: dict[str, Any] = {
@@ -112,6 +116,8 @@ def ask(data: Path, proxy: str, output: Path, prompt: str, *, config: dict[str, 
     file = output.parent / f"{output.name}.case.json"
     file.write_text(json.dumps(full))
     env = desk_env(data, EVALS_CASE=str(file), EVALS_OUTPUT=str(output), HTTP_PROXY=proxy, HTTPS_PROXY=proxy)
+    if key is not None:
+        env["MODEL_API_KEY"] = key
     done = subprocess.run([APP / "bin" / "agent"], env=env, capture_output=True, text=True, check=False, timeout=120)
     assert (output / "result.json").exists(), done.stderr
     events = [json.loads(line) for line in (output / "transcript.jsonl").read_text().splitlines()]
