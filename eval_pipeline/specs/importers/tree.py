@@ -7,7 +7,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -53,15 +52,15 @@ def place_tree(files: Mapping[PurePosixPath, Content], into: Path, closed: froze
     Everything is built beside the target first and renamed then. Raises SpecError naming the file that differs or can't be
     written; nothing has been placed in this case. A crash between two renames leaves whole files, and the next run the rest.
     """
-    with ExitStack() as stack:
-        try:
-            into.mkdir(parents=True, exist_ok=True)
-            build = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".import-", dir=into)))
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".import-", dir=into) as folder:
+            build = Path(folder)
             _build(files, build)
             _compare(files, build, into, closed)
             _place(_missing(files, into), build, into)
-        except OSError as error:
-            raise SpecError(f"the import can't be written: {error}", where=str(into)) from error
+    except OSError as error:
+        raise SpecError(f"the import can't be written: {error}", where=str(into)) from error
 
 
 def _build(files: Mapping[PurePosixPath, Content], build: Path) -> None:
