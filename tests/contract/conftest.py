@@ -1,0 +1,101 @@
+"""One suite, every backend: a harness gives a backend, and evidence about it from outside the backend."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from eval_pipeline.sandbox.base import Backend, Sandbox
+from eval_pipeline.sandbox.local.backend import LocalBackend
+from eval_pipeline.sandbox.local.places import prepare
+
+
+@dataclass(frozen=True)
+class Harness:
+    """make: a backend for an installation. source: Python that defines `make(installation)` in another process.
+
+    kill: end a sandbox behind the backend's back. leftovers: what still exists of any sandbox, empty when nothing does.
+    build_tags: what marks a sandbox that will become a layer. storage: where the backend keeps files on this host.
+    """
+
+    make: Callable[[str], Backend]
+    source: str
+    world: Path
+    kill: Callable[[Sandbox], None]
+    leftovers: Callable[[], list[str]]
+    build_tags: dict[str, str]
+    storage: tuple[Path, ...]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=["local"])
+def harness(request: pytest.FixtureRequest, state_dir: Path) -> Generator[Harness]:
+    world = state_dir / "world"
+    world.mkdir(mode=0o755)
+    (world / "contract.txt").write_text("the matter")
+    (world / "contract.txt").chmod(0o644)
+    made = {"local": _local}[request.param](state_dir, world)
+    yield made
+    _end_all(made)
+    for folder in made.storage[1:]:
+        folder.rmdir()
+
+
+def _end_all(harness: Harness) -> None:
+    async def end() -> None:
+        backend = harness.make("cleaner")
+        for info in await backend.list():
+            sandbox = await backend.find(info.name)
+            assert sandbox is not None
+            await sandbox.terminate()
+        await backend.aclose()
+
+    asyncio.run(end())
+    assert harness.leftovers() == []
+
+
+def _local(state_dir: Path, world: Path) -> Harness:
+    places = prepare(state_dir)
+
+    def kill(sandbox: Sandbox) -> None:
+        status = (places.scratch / sandbox.name / "status").read_text().splitlines()[0]
+        os.kill(json.loads(status)["child-pid"], signal.SIGKILL)
+
+    def leftovers() -> list[str]:
+        found = [str(path) for root in {places.scratch, places.builds} for path in root.iterdir()]
+        found += [str(path) for path in Path("/sys/fs/cgroup").rglob(f"evals-{places.tag}-*")] if os.getuid() == 0 else []
+        return found + [line for line in process_lines() if str(places.scratch) in line or str(places.builds) in line]
+
+    source = "from pathlib import Path\nfrom eval_pipeline.sandbox.local.backend import LocalBackend\n"
+    source += f"def make(installation):\n    return LocalBackend(installation, Path({str(state_dir)!r}))\n"
+    return Harness(
+        make=lambda installation: LocalBackend(installation, state_dir),
+        source=source,
+        world=world,
+        kill=kill,
+        leftovers=leftovers,
+        build_tags={"purpose": "build"},
+        storage=(state_dir, places.scratch),
+    )
+
+
+def process_lines() -> list[str]:
+    """The command line of every process of this machine."""
+    lines: list[str] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            lines.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return lines
