@@ -4,6 +4,8 @@ import os
 import shutil
 from pathlib import Path
 
+from sqlalchemy.engine import make_url
+
 from eval_pipeline.settings import Settings, dagster_environment
 
 
@@ -15,4 +17,12 @@ def prepare_home(settings: Settings, postgres_url: str) -> dict[str, str]:
         unfinished = target.with_suffix(f".{os.getpid()}")
         shutil.copyfile(source, unfinished)
         unfinished.replace(target)
-    return {**os.environ, **dagster_environment(settings, postgres_url)}
+    return {**os.environ, **dagster_environment(settings, _in_public(postgres_url))}
+
+
+def _in_public(postgres_url: str) -> str:
+    """Dagster's tables stay out of the ledger's schema, which is the role's own when the role is called `evals`."""
+    url = make_url(postgres_url)
+    if "options" not in url.query:
+        url = url.update_query_dict({"options": "-csearch_path=public"})
+    return url.render_as_string(hide_password=False)

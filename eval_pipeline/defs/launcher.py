@@ -24,6 +24,7 @@ log = logging.getLogger("eval_pipeline.launcher")
 
 
 def main(argv: list[str]) -> int:
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     (experiment,) = argv
     keys = sys.stdin.read().split()
@@ -48,7 +49,8 @@ def run_experiment(settings: Settings, experiment_id: str, keys: list[str]) -> i
                 _execute(instance, "snapshot_worlds", experiment, partition_key=world)
             if wanted:
                 config = {"ops": {"cell_results": {"config": {"experiment": experiment.id, "keys": keys}}}}
-                _execute(instance, "run_cells", experiment, run_config=config)
+                # Dagster wants a partition on the run, to look up the worlds behind it; the cells are in the config.
+                _execute(instance, "run_cells", experiment, run_config=config, partition_key=wanted[0])
             scored = _execute(instance, "score_experiment", experiment, partition_key=experiment.id)
         n_done = records.views.tallies(experiment.id)[experiment.id].n_done
     return 0 if scored and n_done == experiment.n_cells else 1

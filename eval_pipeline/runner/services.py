@@ -23,7 +23,7 @@ from eval_pipeline.store.artifacts import ArtifactStore, open_store
 from eval_pipeline.store.leases import Leases
 from eval_pipeline.store.ledger import ExperimentRow, Ledger
 from eval_pipeline.store.records import Records
-from eval_pipeline.store.snapshots import load_snapshot, restore
+from eval_pipeline.store.snapshots import restore
 from eval_pipeline.store.views import Views
 
 GATEWAY_IDLE_S = 60.0
@@ -71,15 +71,13 @@ class Services:
         return self.world_dirs
 
     def _restore(self, world: str, digest: str) -> Path:
-        rows = self.ledger.snapshots([digest])
-        if digest not in rows:
+        packed = self.ledger.snapshots([digest])
+        if digest not in packed:
             raise SpecError(
                 f"the world {world!r} has changed since the experiment was locked: its snapshot {digest[:12]} was never packed",
                 hint="run the experiment's file again: it makes a new experiment of the world as it is",
             )
-        return restore(
-            load_snapshot(rows[digest]["archive"], self.store), self.store, reachable_root(self.settings.state_dir) / "worlds"
-        )
+        return restore(packed[digest], self.store, reachable_root(self.settings.state_dir) / "worlds")
 
 
 @contextmanager

@@ -13,9 +13,12 @@ from sqlalchemy.dialects.postgresql import insert
 
 from eval_pipeline.domain.cell import AttemptResult, CellState, Outcome
 from eval_pipeline.domain.lock import RunLock, ScoreLock
+from eval_pipeline.domain.world import SnapshotManifest
 from eval_pipeline.errors import BudgetExceeded, Cancelled, FenceLost, NotFound
+from eval_pipeline.store.artifacts import Artifact
 from eval_pipeline.store.database import Database, storable
 from eval_pipeline.store.schema import attempts, cells, engines, experiments, hosts, installation, score_locks, snapshots
+from eval_pipeline.store.snapshots import Snapshot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,22 +304,28 @@ class Ledger:
 
     # ---- snapshots
 
-    def add_snapshot(
-        self, *, digest: str, world: str, archive: str, manifest: dict[str, Any], size_bytes: int, n_files: int
-    ) -> None:
+    def add_snapshot(self, world: str, snapshot: Snapshot) -> None:
+        manifest = snapshot.manifest
         row = {
-            "digest": digest,
+            "digest": snapshot.digest,
             "world": world,
-            "archive": archive,
-            "manifest": manifest,
-            "size_bytes": size_bytes,
-            "n_files": n_files,
+            "archive": snapshot.archive.digest,
+            "archive_bytes": snapshot.archive.size_bytes,
+            "manifest": manifest.model_dump(mode="json"),
+            "size_bytes": manifest.size_bytes,
+            "n_files": manifest.n_files,
         }
         self._run(lambda c: c.execute(insert(snapshots).values(row).on_conflict_do_nothing()))
 
-    def snapshots(self, digests: Iterable[str]) -> dict[str, dict[str, Any]]:
+    def snapshots(self, digests: Iterable[str]) -> dict[str, Snapshot]:
+        """Those that were packed, by digest."""
         query = sa.select(snapshots).where(snapshots.c.digest.in_(list(digests)))
-        return {row["digest"]: dict(row) for row in self._run(lambda c: c.execute(query).mappings().all())}
+        return {row.digest: _snapshot(row) for row in self._run(lambda c: c.execute(query).all())}
+
+
+def _snapshot(row: sa.Row[Any]) -> Snapshot:
+    manifest = SnapshotManifest.model_validate(row.manifest, strict=False)
+    return Snapshot(row.digest, manifest, Artifact(row.archive, row.archive_bytes))
 
 
 def _experiment_row(row: sa.RowMapping) -> ExperimentRow:

@@ -57,6 +57,7 @@ snapshots = sa.Table(
     sa.Column("digest", sa.Text, primary_key=True),
     sa.Column("world", sa.Text, nullable=False),
     sa.Column("archive", sa.Text, nullable=False),
+    sa.Column("archive_bytes", sa.BigInteger, nullable=False),
     sa.Column("manifest", JSONB, nullable=False),
     sa.Column("size_bytes", sa.BigInteger, nullable=False),
     sa.Column("n_files", sa.Integer, nullable=False),

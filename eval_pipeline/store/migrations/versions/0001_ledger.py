@@ -43,6 +43,7 @@ CREATE TABLE evals.snapshots (
     digest TEXT NOT NULL,
     world TEXT NOT NULL,
     archive TEXT NOT NULL,
+    archive_bytes BIGINT NOT NULL,
     manifest JSONB NOT NULL,
     size_bytes BIGINT NOT NULL,
     n_files INTEGER NOT NULL,
