@@ -222,9 +222,10 @@ def test_files_are_written_below_files_and_nowhere_else(asking: Ask, endpoint: E
 def test_what_a_model_gets_wrong_is_told_to_it(asking: Ask, endpoint: Endpoint) -> None:
     broken = calling("search")
     broken[0].payload["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] = "{not json"
-    endpoint.script += [calling("fly"), calling("search", wings=2), broken, said("done")]
+    wrong = [calling("fly"), calling("search", wings="2"), calling("search", query=5), broken]
+    endpoint.script += [*wrong, said("done")]
     run = asking("?")
-    assert all("error" in result for result in tool_results(run))
+    assert ["error" in result for result in tool_results(run)] == [True] * len(wrong)
     assert run.result["status"] == "ok"
 
 
@@ -318,7 +319,21 @@ def test_the_key_travels_in_the_header_alone(desk: Path, endpoint: Endpoint, tmp
     assert "k-1" not in json.dumps([run.events, run.result, endpoint.asked])
 
 
+def test_text_that_is_no_unicode_does_not_end_the_run(asking: Ask, endpoint: Endpoint) -> None:
+    endpoint.script += [calling("write_file", path="a.md", content="broken \ud800 half"), said("lone \ud800")]
+    run = asking("?")
+    assert (run.exit_code, run.result["answer"]) == (0, "lone \ud800")
+    assert (run.output / "files" / "a.md").read_text() == "broken ? half"
+
+
 # Arms
+
+
+@pytest.mark.parametrize("config", [{"retrieval": "bm52"}, {"topk": 3}, {"model": None}], ids=["value", "key", "model"])
+def test_an_arm_that_is_not_what_it_says_does_not_run(asking: Ask, endpoint: Endpoint, config: dict[str, Any]) -> None:
+    run = asking(FUEL, config=config)
+    assert (run.exit_code, run.result["status"], endpoint.asked) == (1, "error", [])
+    assert str(next(iter(config.values()))) in run.result["error"] or next(iter(config)) in run.result["error"]
 
 
 @pytest.mark.slow

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from matter_desk.model import Model, ProviderError, RequestRefused, token_classes
-from matter_desk.store import Desk, database_path
+from matter_desk.store import METHODS, Desk, database_path
 from matter_desk.tools import DEFINITIONS, Tools
 
 DEFAULT_TURNS = 30
+SAMPLING = ("temperature", "max_tokens", "reasoning_effort")
+KNOWN = {"model", "base_url", "retrieval", "top_k", "max_reads", "style", *SAMPLING}
 STYLES = {
     "brief": "Answer in a few sentences and name your sources.",
     "careful": "Check every statement against the document itself, say where sources differ, quote the words you rely on.",
@@ -36,7 +38,7 @@ class Transcript:
 
     def add(self, kind: str, **fields: Any) -> None:
         event = {"type": kind, "elapsed_s": round(time.monotonic() - self._started, 3), **fields}
-        self._stream.write(json.dumps(event, ensure_ascii=False) + "\n")
+        self._stream.write(json.dumps(event) + "\n")
         self._stream.flush()
 
 
@@ -49,13 +51,15 @@ def main() -> int:
     with (output / "transcript.jsonl").open("w", encoding="utf-8") as stream:
         result = run(case, files, Transcript(stream), started)
     partial = output / "result.json.part"
-    partial.write_text(json.dumps(vars(result), ensure_ascii=False), encoding="utf-8")
+    partial.write_text(json.dumps(vars(result)), encoding="utf-8")
     partial.rename(output / "result.json")
     return 1 if result.status == "error" else 0
 
 
 def run(case: dict[str, Any], files: Path, transcript: Transcript, started: float) -> Result:
     config, limits = case["config"], case["limits"]
+    if problem := config_problem(config):
+        return Result("error", error=problem)
     model = Model(config, started + float(limits["wall_s"]))
     desk = Desk(database_path())
     tools = Tools(
@@ -76,6 +80,17 @@ def run(case: dict[str, Any], files: Path, transcript: Transcript, started: floa
     except RequestRefused as error:
         transcript.add("error", error=str(error))
         return Result("error", error=str(error))
+
+
+def config_problem(config: dict[str, Any]) -> str | None:
+    """An arm that isn't what it says must not run: what is wrong with its config, or None."""
+    if unknown := sorted(set(config) - KNOWN):
+        return f"unknown config: {', '.join(unknown)}; known: {', '.join(sorted(KNOWN))}"
+    if not isinstance(config.get("model"), str):
+        return "config names no model"
+    if config.get("retrieval", "bm25") not in METHODS:
+        return f"retrieval {config['retrieval']!r} is unknown; known: {', '.join(METHODS)}"
+    return None
 
 
 def converse(
@@ -109,8 +124,7 @@ def run_tool(call: dict[str, Any], tools: Tools, transcript: Transcript) -> dict
 
 def request_options(case: dict[str, Any]) -> dict[str, Any]:
     """Sampling options of the arm; the seed differs between trials so that they are independent draws."""
-    names = ("temperature", "max_tokens", "reasoning_effort")
-    chosen = {name: case["config"][name] for name in names if name in case["config"]}
+    chosen = {name: case["config"][name] for name in SAMPLING if name in case["config"]}
     return chosen | {"seed": int(case["seed"]) + int(case["trial"])}
 
 

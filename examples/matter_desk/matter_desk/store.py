@@ -17,6 +17,7 @@ CREATE VIRTUAL TABLE passages USING fts5 (path UNINDEXED, text, tokenize = 'port
 """
 
 EVERYBODY = "*"
+METHODS = ("bm25", "keyword")
 READABLE = "documents JOIN readers ON readers.path = documents.path AND readers.user IN (:user, '*')"
 
 _WORD = re.compile(r"[^\W_]+")
@@ -57,10 +58,8 @@ class Desk:
         return None if row is None else str(row[0])
 
     def search(self, query: str, method: str, top_k: int) -> list[dict[str, Any]]:
-        """method: `bm25` or `keyword`; raises ValueError for another."""
+        """The best documents, each with a passage; `method` is one of METHODS."""
         words = sorted({word.lower() for word in _WORD.findall(query)})
-        if method not in ("bm25", "keyword"):
-            raise ValueError(f"retrieval {method!r} is unknown: use bm25 or keyword")
         if not words:
             return []
         return self._bm25(words, top_k) if method == "bm25" else self._keyword(words, top_k)

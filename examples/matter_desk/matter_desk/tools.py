@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 from matter_desk.store import Desk
 
@@ -21,6 +21,9 @@ DEFINITIONS = [
     _tool("read_document", "Read the whole text of a document.", path="path as returned by search or list_documents"),
     _tool("write_file", "Write a file to deliver.", path="relative file name, e.g. memo.md", content="the file's whole text"),
 ]
+
+
+REQUIRED = {tool["function"]["name"]: set(tool["function"]["parameters"]["required"]) for tool in DEFINITIONS}
 
 
 class Tools:
@@ -40,12 +43,12 @@ class Tools:
             "write_file": self._write_file,
         }
         if name not in handlers:
-            return _error(f"there is no tool {name!r}; known: {', '.join(handlers)}")
-        try:
-            parsed = json.loads(arguments or "{}")
-            return json.dumps(handlers[name](**parsed), ensure_ascii=False)
-        except (json.JSONDecodeError, TypeError, ValueError, OSError) as error:
-            return _error(f"{name} could not be run with these arguments: {error}")
+            return _answer({"error": f"there is no tool {name!r}; known: {', '.join(handlers)}"})
+        given, wanted = _strings(arguments), REQUIRED[name]
+        if given is None or given.keys() != wanted:
+            expected = f"a JSON object of strings named {', '.join(sorted(wanted))}" if wanted else "an empty JSON object"
+            return _answer({"error": f"{name} takes {expected}; got {arguments[:200]}"})
+        return _answer(handlers[name](**given))
 
     def _list(self) -> dict[str, Any]:
         return {"documents": self._desk.documents()}
@@ -67,10 +70,25 @@ class Tools:
         if relative.is_absolute() or ".." in relative.parts or not relative.name:
             return {"error": f"{path!r} is not a relative file name"}
         target = self._files / relative
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(content, encoding="utf-8")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content.encode("utf-8", "replace"))
+        except (OSError, ValueError) as error:
+            return {"error": f"{path!r} could not be written: {error}"}
         return {"written": path, "characters": len(content)}
 
 
-def _error(message: str) -> str:
-    return json.dumps({"error": message}, ensure_ascii=False)
+def _strings(arguments: str) -> dict[str, str] | None:
+    """The arguments of a call; None when they are not a JSON object of strings."""
+    try:
+        parsed: Any = json.loads(arguments or "{}")
+    except json.JSONDecodeError:
+        return None
+    if not isinstance(parsed, dict):
+        return None
+    given = cast("dict[str, Any]", parsed)
+    return given if all(isinstance(value, str) for value in given.values()) else None
+
+
+def _answer(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False)
