@@ -124,7 +124,7 @@ def respond(body: Any) -> Reply:
         detail = {"message": f"{param or 'body'}: {first['msg']}", "type": "invalid_request_error", "param": param, "code": None}
         return Reply(400, {"error": detail}, 0.0)
     temperature = 1.0 if request.temperature is None else request.temperature
-    message = _next_message(request.messages, request.offered(), _jitter(request.seed or 0, temperature))
+    message = _encodable(_next_message(request.messages, request.offered(), _jitter(request.seed or 0, temperature)))
     reason = "tool_calls" if "tool_calls" in message else "stop"
     most = request.max_completion_tokens or request.max_tokens
     if most is not None and tokens(message["content"]) > most:
@@ -136,7 +136,7 @@ def _reply(body: Json, message: Json, reason: str) -> Reply:
     prompt, cached = prompt_tokens(body["messages"], body.get("tools"))
     output = tokens(message)
     payload = {
-        "id": "chatcmpl-" + hashlib.sha256(_text(body).encode()).hexdigest()[:24],
+        "id": "chatcmpl-" + hashlib.sha256(_text(body).encode("utf-8", "surrogatepass")).hexdigest()[:24],
         "object": "chat.completion",
         "created": 0,
         "model": MODEL,
@@ -169,11 +169,16 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
+def _encodable(message: Json) -> Json:
+    """Half a surrogate pair can come in through JSON but can't go out in UTF-8."""
+    return json.loads(_text(message).encode("utf-8", "replace"))
+
+
 def _jitter(seed: int, temperature: float) -> Jitter:
     def factor(text: str) -> float:
         if temperature <= 0:
             return 1.0
-        drawn = int.from_bytes(hashlib.sha256(f"{seed}\0{text}".encode()).digest()[:8], "big") / 2**64
+        drawn = int.from_bytes(hashlib.sha256(f"{seed}\0{text}".encode("utf-8", "surrogatepass")).digest()[:8], "big") / 2**64
         return 1.0 + 0.15 * min(temperature, 2.0) * (2 * drawn - 1)
 
     return factor

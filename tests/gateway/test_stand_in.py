@@ -260,6 +260,12 @@ def test_no_text_breaks_it(question: str, texts: list[str], choice: str) -> None
     json.dumps(reply.payload, allow_nan=False)
 
 
+def test_half_a_surrogate_pair_of_the_prompt_does_not_come_back() -> None:
+    reply = respond(body(user("How much is the rent for the mill?"), *documents(lease=LEASE + " \ud800"), seed=3, temperature=1))
+    json.dumps(reply.payload, ensure_ascii=False).encode()
+    assert "EUR 7,300" in message_of(reply)["content"]
+
+
 def test_it_knows_no_world() -> None:
     """The names and figures of the demo's documents stand nowhere in its code."""
     root = Path(__file__).parents[2]
