@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -124,6 +125,16 @@ def read_text(evidence: Evidence, target: str) -> str:
     if not tidy(text[:4096]) and not tidy(text):
         raise Absent("there is no answer" if target == "answer" and evidence.answer is None else f"{name} is empty")
     return text
+
+
+@functools.lru_cache(maxsize=4)
+def _folded(text: str) -> str:
+    return fold(text)
+
+
+def read_folded(evidence: Evidence, target: str) -> str:
+    """`read_text`, folded once for the many criteria that look at the same text. Raises Absent."""
+    return _folded(read_text(evidence, target))
 
 
 def place(target: str) -> str:

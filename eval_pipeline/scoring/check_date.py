@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from eval_pipeline.scoring.check_base import Arguments, CheckResult, Evidence, Run, decided, fold, place, read_text, shown
+from eval_pipeline.scoring.check_base import Arguments, CheckResult, Evidence, Run, decided, place, read_folded, shown
 from eval_pipeline.scoring.check_number import western_digits
 
 DATE = "`date: '2026-03-31'` or `date: {date: '2026-03-31', day_first: true, in: file:NAME}`"
@@ -67,7 +67,7 @@ def date(argument: Any, _per_occurrence: bool) -> Run:
     want, day_first, target = _wanted(options), options.flag("day_first", True), options.target()
 
     def run(evidence: Evidence) -> CheckResult:
-        folded = western_digits(fold(read_text(evidence, target)))
+        folded = western_digits(read_folded(evidence, target))
         found = dict.fromkeys(days(folded, day_first=day_first))
         others = ", ".join(day.isoformat() for day in list(found)[:8]) or "none"
         named = f"{place(target)} names {want.isoformat()}"

@@ -147,9 +147,10 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, list | dict):
-        return f"{'a list' if isinstance(value, list) else 'a mapping'} of {len(cast(list[Any], value))}"
-    return shown(json.dumps(value, ensure_ascii=False))
+    try:
+        return shown(json.dumps(value, ensure_ascii=False))
+    except RecursionError:
+        return "a deeply nested value"
 
 
 def file_exists(argument: Any, _per_occurrence: bool) -> Run:
@@ -208,7 +209,7 @@ def cites(argument: Any, _per_occurrence: bool) -> Run:
     options = Arguments("cites", CITES, argument, main="document", options=("quote", "min_words", "in"))
     document, quote, target = options.text("document"), options.optional_text("quote"), options.target()
     least = options.whole("min_words", 4, least=1)
-    if quote is not None and not as_quoted(quote):
+    if quote is not None and not re.search(r"\w", as_quoted(quote)):
         raise options.wrong("needs words in `quote`")
 
     def run(evidence: Evidence) -> CheckResult:

@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from eval_pipeline.scoring.check_base import Arguments, CheckResult, Evidence, Run, failed, fold, passed, place, read_text, shown
+from eval_pipeline.scoring.check_base import (
+    Arguments,
+    CheckResult,
+    Evidence,
+    Run,
+    failed,
+    fold,
+    passed,
+    place,
+    read_folded,
+    shown,
+)
 
 NUMBER = "`number: 4200000` or `number: {value: 4.2, tolerance: 0.1 or 2%, unit: EUR, near: TEXT, within: 100, decimal: '.', in: file:NAME}`"
 NEAR_CHARACTERS = 100
@@ -190,7 +201,7 @@ def number(argument: Any, _per_occurrence: bool) -> Run:
         raise options.wrong(f"knows the decimal marks . and , only, found {shown(mark)}")
 
     def run(evidence: Evidence) -> CheckResult:
-        folded = western_digits(fold(read_text(evidence, target)))
+        folded = western_digits(read_folded(evidence, target))
         spans = _spans(folded, near) if near else None
         if spans == []:
             return failed(f"{place(target)} does not contain {shown(near or '')}")

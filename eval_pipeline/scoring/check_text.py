@@ -22,11 +22,12 @@ from eval_pipeline.scoring.check_base import (
     fold,
     passed,
     place,
+    read_folded,
     read_text,
     shown,
 )
 
-REGEX_TIMEOUT_S = 10.0
+REGEX_TIMEOUT_S = 5.0
 _STEPS_IN_PROCESS = 10_000_000
 _FLAGS = {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE, "a": re.ASCII}
 
@@ -69,7 +70,7 @@ def contains_any(argument: Any, per_occurrence: bool) -> Run:
 
 def _any_of(texts: list[str], words: bool, target: str, per_occurrence: bool) -> Run:
     def run(evidence: Evidence) -> CheckResult:
-        folded = fold(read_text(evidence, target))
+        folded = read_folded(evidence, target)
         counts = {text: count for text in texts if (count := occurrences(folded, text, words=words))}
         if not counts:
             return failed(f"{place(target)} contains none of: {_quoted(texts)}" if len(texts) > 1 else _lacks(target, texts))
@@ -84,7 +85,7 @@ def contains_all(argument: Any, _per_occurrence: bool) -> Run:
     texts, words, target = _several("contains_all", CONTAINS_ALL, argument)
 
     def run(evidence: Evidence) -> CheckResult:
-        folded = fold(read_text(evidence, target))
+        folded = read_folded(evidence, target)
         lacking = [text for text in texts if not occurrences(folded, text, words=words)]
         return decided(not lacking, f"{place(target)} contains {_quoted(texts)}", _lacks(target, lacking))
 
@@ -95,7 +96,7 @@ def contains_none(argument: Any, _per_occurrence: bool) -> Run:
     texts, words, target = _several("contains_none", CONTAINS_NONE, argument)
 
     def run(evidence: Evidence) -> CheckResult:
-        folded = fold(read_text(evidence, target))
+        folded = read_folded(evidence, target)
         found = [text for text in texts if occurrences(folded, text, words=words)]
         return decided(
             not found, f"{place(target)} contains none of: {_quoted(texts)}", f"{place(target)} contains {_quoted(found)}"
