@@ -39,6 +39,11 @@ class Gateway:
     local: tuple[str, ...]
     idle_s: float
 
+    @classmethod
+    def at(cls, state_dir: Path, *, local: Sequence[str] = (), idle_s: float = 60.0) -> Gateway:
+        """Without starting anything: enough to read evidence and outages."""
+        return cls(Paths.of(state_dir), state_dir.absolute(), tuple(local), idle_s)
+
     async def admit(self, name: str, child_pid: int, endpoints: Sequence[str]) -> None:
         """Listen in the sandbox of `child_pid` and let it reach exactly `endpoints`. Idempotent.
 
@@ -87,7 +92,7 @@ def ensure_gateway(state_dir: Path, *, local: Sequence[str] = (), idle_s: float 
     """The gateway of the state directory, running. Raises SpecError for what is no endpoint, SandboxError when it doesn't start."""
     for endpoint in local:
         parse_endpoint(endpoint)
-    gateway = Gateway(Paths.of(state_dir), state_dir.absolute(), tuple(local), idle_s)
+    gateway = Gateway.at(state_dir, local=local, idle_s=idle_s)
     gateway.pid()
     return gateway
 

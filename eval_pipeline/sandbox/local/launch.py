@@ -232,7 +232,8 @@ def _kill_inmate(home: Path) -> None:
     except ProcessLookupError:
         return
     try:
-        with suppress(FileNotFoundError, ProcessLookupError):
+        # A dying process has no namespace to show, or may not show it
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             if os.stat(f"/proc/{found.pid}/ns/pid").st_ino != found.pid_namespace:  # noqa: PTH116
                 return
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
