@@ -29,6 +29,7 @@ import psycopg2
 
 from eval_pipeline.errors import LedgerUnavailable
 from eval_pipeline.host import POSTGRES_USER, Identity, unprivileged
+from eval_pipeline.store.artifacts import sync_directory
 
 MAJOR = 18
 ROLE = "evals"
@@ -39,7 +40,7 @@ STOP_TIMEOUT_S = 60
 _SOCKET_MAX = 107  # sun_path holds 108 bytes with the final NUL
 _PLAIN = re.compile(r"[A-Za-z0-9/._-]+")  # needs no quoting in a URL, a libpq host list or a config parser
 _SHELL_SPECIAL = frozenset('"$`\\')  # what initdb passes to a shell within double quotes
-_NO_SPACE = ("No space left on device", "Disk quota exceeded")
+_NO_SPACE = ("No space left on device", "Disk quota exceeded", "Check free disk space")
 _OPTIONS = {
     "listen_addresses": "",
     "port": str(PORT),
@@ -119,14 +120,14 @@ def ensure_running(cluster: Cluster) -> Path:
     if pid is not None and directory is not None and _becomes_ready(pid, directory):
         return directory
     _end_orphans(cluster)
-    # A reused pid, or a zombie in a container whose init does not reap, would make PostgreSQL refuse to start.
-    # Its shared memory interlock is keyed by the data directory and still guards against a server we can't see.
-    (cluster.data / "postmaster.pid").unlink(missing_ok=True)
     install = _binaries(cluster)
     _check_major(cluster)
+    for unfinished in cluster.folder.glob("new-*"):
+        shutil.rmtree(unfinished, ignore_errors=True)  # an initdb that outlived its starter may still write there
     if not cluster.data.exists():
         _initialise(cluster, install)
     directory = _make_socket_dir(cluster)
+    _remove_stale_locks(cluster, directory)
     _start(cluster, install, directory)
     return directory
 
@@ -196,11 +197,18 @@ def _end_orphans(cluster: Cluster) -> None:
     for pid in _processes(cluster):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGQUIT)
+    if not _gone(cluster):
+        left = _processes(cluster)
+        raise LedgerUnavailable(f"processes of a dead server still use {cluster.data}: {left}", hint="end them with kill -9")
+
+
+def _gone(cluster: Cluster) -> bool:
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    while left := _processes(cluster):
+    while _processes(cluster):
         if time.monotonic() > deadline:
-            raise LedgerUnavailable(f"processes of a dead server still use {cluster.data}: {left}", hint="end them with kill -9")
+            return False
         time.sleep(0.02)
+    return True
 
 
 def _binaries(cluster: Cluster) -> Path:
@@ -229,6 +237,8 @@ def _runs(cluster: Cluster, install: Path) -> bool:
 def _copy_binaries(wheel: Path, target: Path) -> None:
     """The same nesting as in the wheel: the programs find their libraries relative to themselves."""
     target.parent.mkdir(mode=0o755, exist_ok=True)
+    for other in target.parent.iterdir():
+        shutil.rmtree(other)  # of an earlier version, or unfinished: no server runs now
     unfinished = Path(tempfile.mkdtemp(dir=target.parent))
     libraries = wheel.parent.with_name(wheel.parent.name + ".libs")
     install = unfinished / wheel.parent.name / wheel.name
@@ -261,8 +271,6 @@ def data_major(cluster: Cluster) -> str | None:
 
 
 def _initialise(cluster: Cluster, install: Path) -> None:
-    for unfinished in cluster.folder.glob("new-*"):
-        shutil.rmtree(unfinished, ignore_errors=True)  # an initdb that outlived its starter may still write there
     fresh = f"new-{secrets.token_hex(4)}"
     options = ["--encoding=UTF8", "--no-locale", "--auth-local=peer", "--auth-host=reject"]
     with _shell_safe(install) as safe:
@@ -271,6 +279,7 @@ def _initialise(cluster: Cluster, install: Path) -> None:
         shutil.rmtree(cluster.folder / fresh, ignore_errors=True)
         raise failure(cluster, "initdb failed", done.stdout + done.stderr)
     (cluster.folder / fresh).rename(cluster.data)
+    sync_directory(cluster.folder)
 
 
 @contextlib.contextmanager
@@ -316,6 +325,15 @@ def _private(directory: Path, identity: Identity) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == identity.uid and stat.S_IMODE(found.st_mode) == 0o700
 
 
+def _remove_stale_locks(cluster: Cluster, directory: Path) -> None:
+    """They name a pid. When another program has it by now, or a zombie that a container's init never reaps, no start succeeds.
+
+    PostgreSQL's shared memory is keyed by the data directory and still guards against a server that we can't see.
+    """
+    for lock in (cluster.data / "postmaster.pid", directory / f".s.PGSQL.{PORT}.lock"):
+        lock.unlink(missing_ok=True)
+
+
 def _write(path: Path, text: str) -> None:
     fresh = path.with_name(path.name + ".new")
     fresh.write_text(text)
@@ -345,8 +363,9 @@ def stop(cluster: Cluster) -> None:
         program = str(_binaries(cluster) / "bin/pg_ctl")
         argv = [program, "stop", "-D", "data", "-m", "fast", "-w", "-t", str(STOP_TIMEOUT_S)]
         done = _run(cluster, argv, cwd=cluster.folder)
-        if left := _processes(cluster):
-            raise failure(cluster, f"PostgreSQL did not stop (pids {left})", done.stdout + done.stderr)
+        # pg_ctl believes the pid file, which goes a moment before the process does.
+        if done.returncode != 0 or not _gone(cluster):
+            raise failure(cluster, f"PostgreSQL did not stop (pids {_processes(cluster)})", done.stdout + done.stderr)
     _end_orphans(cluster)
     directory = socket_dir(cluster)
     if directory is not None and directory != cluster.folder and _private(directory, cluster.identity):
