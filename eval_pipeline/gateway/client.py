@@ -16,7 +16,6 @@ from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Any
 
-import eval_pipeline
 from eval_pipeline.errors import SandboxError
 from eval_pipeline.gateway.addresses import parse_endpoint
 from eval_pipeline.gateway.evidence import EgressEvent, Outage, read_events, read_outages
@@ -141,7 +140,7 @@ def _start(paths: Paths, state_dir: Path, idle_s: float) -> None:
 def _spawn(paths: Paths, state_dir: Path, idle_s: float) -> None:
     """Through a shell that ends at once, so that the process is nobody's child; with none of our secrets."""
     env = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-    env["PYTHONPATH"] = str(Path(eval_pipeline.__file__).parent.parent)
+    env["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))  # it imports what we import, wherever it starts
     command = [sys.executable, "-m", "eval_pipeline.gateway.process", "--state-dir", str(state_dir), "--idle-s", str(idle_s)]
     with paths.log.open("ab") as log:
         subprocess.run(

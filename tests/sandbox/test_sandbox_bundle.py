@@ -1,0 +1,100 @@
+"""Packing as a function: limits, links and changing files, checked by reading the archive with tar itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tarfile
+import threading
+from pathlib import Path
+
+from eval_pipeline.sandbox.local.bundle import pack
+
+
+def folders(root: Path) -> tuple[Path, Path]:
+    for name in ("out", "logs"):
+        (root / name).mkdir()
+    return root / "out", root / "logs"
+
+
+def test_the_archive_is_one_that_tar_reads(tmp_path: Path) -> None:
+    out, logs = folders(tmp_path)
+    (out / "sub").mkdir()
+    (out / "sub" / "a").write_bytes(b"\0\xff" * 1000)
+    (logs / "agent.stdout").write_text("said\n")
+    packed = pack(out, logs, tmp_path / "new" / "b.tar.gz")
+    listing = subprocess.run(["tar", "-tzf", tmp_path / "new" / "b.tar.gz"], capture_output=True, text=True, check=True)
+    assert listing.stdout.split() == ["out/sub/", "out/sub/a", "logs/agent.stdout"]
+    assert (packed.n_files, packed.size_bytes, packed.skipped) == (2, 2005, {})
+
+
+def test_the_cap_skips_what_does_not_fit_and_goes_on(tmp_path: Path) -> None:
+    out, logs = folders(tmp_path)
+    for name, size in (("a", 60), ("b", 50), ("c", 40), ("d", 1)):
+        (out / name).write_bytes(b"x" * size)
+    with (out / "sparse").open("wb") as file:
+        file.truncate(1 << 42)
+    packed = pack(out, logs, tmp_path / "b.tar.gz", max_bytes=100)
+    assert (packed.n_files, packed.size_bytes) == (2, 100)
+    assert packed.skipped.keys() == {"b", "d", "sparse"}
+    assert packed.skipped["sparse"] == "too large: 4398046511104 bytes, the bundle holds 100"
+
+
+def test_links_sockets_and_fifos_are_named_not_opened(tmp_path: Path) -> None:
+    out, logs = folders(tmp_path)
+    (tmp_path / "secret").write_text("the host's")
+    (out / "link").symlink_to(tmp_path / "secret")
+    (logs / "agent.stdout").symlink_to(tmp_path / "secret")
+    os.mkfifo(out / "fifo")
+    packed = pack(out, logs, tmp_path / "b.tar.gz")
+    assert packed.skipped == {"link": "a symbolic link", "fifo": "a FIFO", "../logs/agent.stdout": "a symbolic link"}
+    with tarfile.open(tmp_path / "b.tar.gz") as tar:
+        assert tar.getnames() == []
+
+
+def test_equal_content_gives_equal_bytes(tmp_path: Path) -> None:
+    made: list[bytes] = []
+    for name, stamp in (("one", 1), ("two", 2_000_000_000)):
+        root = tmp_path / name
+        root.mkdir()
+        out, logs = folders(root)
+        for file in ("b", "a") if stamp == 1 else ("a", "b"):
+            (out / file).write_text(file)
+            os.utime(out / file, (stamp, stamp))
+        pack(out, logs, root / "b.tar.gz")
+        made.append((root / "b.tar.gz").read_bytes())
+    assert made[0] == made[1]
+
+
+def test_files_that_change_meanwhile_leave_a_readable_archive(tmp_path: Path) -> None:
+    out, logs = folders(tmp_path)
+    for number in range(20):
+        (out / f"f{number}").write_bytes(b"x" * 200_000)
+    stop = threading.Event()
+
+    def disturb() -> None:
+        while not stop.is_set():
+            for number in range(20):
+                os.truncate(out / f"f{number}", 10)
+                os.truncate(out / f"f{number}", 300_000)
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        for _ in range(5):
+            pack(out, logs, tmp_path / "b.tar.gz")
+            subprocess.run(["tar", "-tzf", tmp_path / "b.tar.gz"], capture_output=True, check=True)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_nothing_is_left_when_packing_fails(tmp_path: Path) -> None:
+    out, logs = folders(tmp_path)
+    logs.rmdir()
+    try:
+        pack(out, logs, tmp_path / "b.tar.gz")
+    except FileNotFoundError:
+        assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    else:
+        raise AssertionError("packing a missing directory went well")

@@ -1,0 +1,294 @@
+"""What is the local backend's own: crashes halfway, limits, the filter, the base layer, the probes, the runner's other way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from eval_pipeline.errors import BuildError, IsolationUnavailable, SandboxError, SpecError
+from eval_pipeline.host import SANDBOX_USER, unprivileged
+from eval_pipeline.sandbox.base import Phase, Resources, Sandbox, SandboxSpec
+from eval_pipeline.sandbox.local import limits, preflight, seccomp
+from eval_pipeline.sandbox.local.backend import LocalBackend
+from eval_pipeline.sandbox.local.places import Places, prepare
+from eval_pipeline.sandbox.local.probe import probe
+
+pytestmark = pytest.mark.anyio
+REPOSITORY = Path(__file__).resolve().parents[2]
+RUNNER = REPOSITORY / "eval_pipeline" / "sandbox" / "runner.sh"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def places(state_dir: Path) -> Generator[Places]:
+    made = prepare(state_dir)
+    yield made
+
+    async def end() -> None:
+        backend = LocalBackend("a", state_dir)
+        for info in await backend.list():
+            sandbox = await backend.find(info.name)
+            assert sandbox is not None
+            await sandbox.terminate()
+
+    asyncio.run(end())
+    if made.scratch != made.builds:
+        made.scratch.rmdir()
+
+
+@pytest.fixture
+def backend(places: Places, state_dir: Path) -> LocalBackend:
+    return LocalBackend("a", state_dir)
+
+
+def spec(**fields: object) -> SandboxSpec:
+    return SandboxSpec(**{"name": f"e-{secrets.token_hex(12)}", "installation": "a", **fields})  # pyright: ignore[reportArgumentType]
+
+
+async def run(sandbox: Sandbox, *argv: str) -> tuple[int | None, str, str]:
+    command_id = secrets.token_hex(4)
+    await sandbox.start(command_id, argv, env={}, workdir="/out")
+    async with asyncio.timeout(60):
+        while (state := await sandbox.state(command_id)).phase is Phase.RUNNING:
+            await asyncio.sleep(0.01)
+    stdout, stderr = await sandbox.logs(command_id)
+    return state.exit_code, stdout.decode(), stderr.decode()
+
+
+async def test_a_creation_that_died_after_its_record_is_done_again(backend: LocalBackend, places: Places) -> None:
+    wanted = spec(files={"/run/evals/x": b"new"})
+    home = places.scratch / wanted.name
+    for folder in ("u/etc", "k/work", "run/inbox"):
+        (home / folder).mkdir(parents=True)
+    (home / "u" / "etc" / "stale").touch()
+    (home / "k" / "work").chmod(0)
+    (home / "status").write_text('{ "child-pid": 1')
+    (home / "meta.json").write_text(json.dumps({"name": wanted.name, "installation": "a", "tags": {}, "host_id": places.host}))
+    assert [info.alive for info in await backend.list()] == [False]
+    sandbox = await backend.get_or_create(wanted)
+    assert await run(sandbox, "sh", "-c", "cat /run/evals/x; ls /etc/stale") == (
+        2,
+        "new",
+        "ls: cannot access '/etc/stale': No such file or directory\n",
+    )
+
+
+async def test_a_start_that_was_never_rung_still_runs(backend: LocalBackend, places: Places) -> None:
+    sandbox = await backend.get_or_create(spec())
+    # what `start` leaves when its caller dies between accepting and ringing
+    (places.scratch / sandbox.name / "run" / "inbox" / "c").write_text("exec setsid -- sh -c 'exit 3'\n")
+    async with asyncio.timeout(20):
+        while (state := await sandbox.state("c")).phase is Phase.RUNNING:
+            await asyncio.sleep(0.01)
+    assert state.exit_code == 3
+
+
+async def test_what_bwrap_says_is_in_the_error(backend: LocalBackend) -> None:
+    with pytest.raises(SandboxError, match="/no/such/world"):
+        await backend.get_or_create(spec(world=Path("/no/such/world")))
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/x", "/run/evals", "/run/evals/../x", "/run/evals/sh", "/run/evals/inbox/c", "/run/evals//x"]
+)
+async def test_files_have_their_place(backend: LocalBackend, path: str) -> None:
+    with pytest.raises(SpecError):
+        await backend.get_or_create(spec(files={path: b""}))
+
+
+async def test_too_many_secrets_are_refused_before_anything_is_made(backend: LocalBackend) -> None:
+    with pytest.raises(SpecError, match="60000"):
+        await backend.get_or_create(spec(secrets={"A": "x" * 70_000}))
+    sandbox = await backend.get_or_create(spec(secrets={"A": "x" * 59_000}))
+    await sandbox.start("c", ["sh", "-c", "exit $((${#A} == 59000))"], env={}, workdir="/", with_secrets=True)
+    async with asyncio.timeout(20):
+        while (state := await sandbox.state("c")).phase is Phase.RUNNING:
+            await asyncio.sleep(0.01)
+    assert state.exit_code == 1
+
+
+async def test_only_a_build_sandbox_becomes_a_layer(backend: LocalBackend) -> None:
+    sandbox = await backend.get_or_create(spec())
+    with pytest.raises(SandboxError, match="no build sandbox"):
+        await backend.commit(sandbox, "k")
+    assert backend.layer("k") is None
+    assert await sandbox.alive()
+
+
+async def test_half_a_layer_is_none(backend: LocalBackend, places: Places) -> None:
+    (places.layers / "k" / "etc").mkdir(parents=True)
+    (places.layers / "k" / "etc" / "half").touch()
+    assert backend.layer("k") is None
+    builder = await backend.get_or_create(spec(tags={"purpose": "build"}))
+    await run(builder, "touch", "/etc/whole")
+    ref = await backend.commit(builder, "k")
+    assert [path.name for path in (Path(ref) / "etc").iterdir()] == ["whole"]
+    record = json.loads(Path(f"{ref}.layer.json").read_text())
+    assert (record["key"], record["size_bytes"], len(record["digest"])) == ("k", 0, 64)
+
+
+async def test_the_orchestrators_descriptors_are_not_inherited(backend: LocalBackend, tmp_path: Path) -> None:
+    (tmp_path / "host-only").write_text("x")
+    fd = os.open(tmp_path / "host-only", os.O_RDONLY)
+    os.set_inheritable(fd, True)
+    try:
+        sandbox = await backend.get_or_create(spec())
+    finally:
+        os.close(fd)
+    _, stdout, _ = await run(sandbox, "sh", "-c", "ls -l /proc/self/fd")
+    assert "host-only" not in stdout
+    assert sorted(line.split()[-3] for line in stdout.splitlines() if "->" in line) == ["0", "1", "2", "3"]
+
+
+_SOCKETS = """
+import socket, errno, ctypes, os
+def attempt(family):
+    try: socket.socket(family, socket.SOCK_STREAM).close(); return "open"
+    except OSError as error: return errno.errorcode[error.errno]
+print(*(attempt(f) for f in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, 40, 16, 17)))
+libc = ctypes.CDLL(None, use_errno=True)
+def call(name, *args): return errno.errorcode.get(ctypes.get_errno(), "ok") if getattr(libc, name)(*args) else "ok"
+print(call("unshare", 0x10000000), call("mount", b"x", b"/tmp", b"tmpfs", 0, None), call("setns", 0, 0))
+"""
+
+
+async def test_the_filter_holds(backend: LocalBackend) -> None:
+    sandbox = await backend.get_or_create(spec())
+    _, stdout, stderr = await run(sandbox, "/usr/bin/python3", "-c", _SOCKETS)
+    lines = stdout.splitlines()
+    assert lines == ["open open open EAFNOSUPPORT EAFNOSUPPORT EAFNOSUPPORT", "EPERM EPERM EPERM"], stderr
+
+
+def test_the_filter_knows_its_machines() -> None:
+    assert len(seccomp.program("x86_64")) == len(seccomp.program("aarch64")) + 16
+    with pytest.raises(IsolationUnavailable, match="riscv64"):
+        seccomp.program("riscv64")
+    assert all(seccomp.supported(machine) for machine in preflight.MACHINES)
+
+
+@pytest.mark.skipif("memory" not in limits.find_groups().parents, reason="no control groups can be made here")
+async def test_control_groups_limit_and_go(backend: LocalBackend, places: Places) -> None:
+    sandbox = await backend.get_or_create(spec(resources=Resources(cpu=0.5, memory_mib=64, disk_mib=64)))
+    found = list(Path("/sys/fs/cgroup").rglob(f"evals-{places.tag}-{sandbox.name}"))
+    assert len(found) == len(backend.controllers)
+    code, _, _ = await run(sandbox, "/usr/bin/python3", "-c", "x = bytearray(400 << 20)")
+    assert code == 137
+    (pids,) = [path for path in found if (path / "pids.max").exists()]
+    assert (pids / "pids.max").read_text() == "4096\n"
+    assert len((pids / "cgroup.procs").read_text().split()) == 1, "PID 1 and so every later command"
+    await sandbox.terminate()
+    assert not any(path.exists() for path in found)
+
+
+def test_limits_in_both_languages() -> None:
+    resources = Resources(cpu=1.5, memory_mib=100, disk_mib=50)
+    assert limits.settings(2, resources, files_in_memory=False) == {
+        "pids": {"pids.max": "4096"},
+        "memory": {"memory.max": str(100 << 20)},
+        "cpu": {"cpu.max": "150000 100000"},
+    }
+    assert limits.settings(1, resources, files_in_memory=True)["memory"] == {"memory.limit_in_bytes": str(150 << 20)}
+    assert limits.ulimits(limits.Groups(0, {}), resources) == b"ulimit -c 0; ulimit -f 102400; ulimit -d 102400\n"
+
+
+async def test_a_file_ends_at_the_disk_size(backend: LocalBackend) -> None:
+    sandbox = await backend.get_or_create(spec(resources=Resources(disk_mib=2)))
+    code, _, _ = await run(sandbox, "head", "-c", "3000000", "/dev/zero")
+    assert code != 0
+    assert len(await sandbox.tail("/out/none", 0, 1)) == 0
+    assert len((await sandbox.logs((await _only(sandbox)), max_bytes=9 << 20))[0]) == 2 << 20
+
+
+async def _only(sandbox: Sandbox) -> str:
+    _, stdout, _ = await run(sandbox, "sh", "-c", "ls -S /run/evals/logs | head -n 1")
+    return stdout.strip().removesuffix(".stdout")
+
+
+async def test_the_probe_reports(backend: LocalBackend, state_dir: Path) -> None:
+    world = state_dir / "world"
+    world.mkdir(mode=0o755)
+    report = await probe(backend, world)
+    assert "no network but the proxy" in report.enforced
+    assert {"memory", "pids", "cpu"} - report.missing.keys() == backend.controllers
+    assert report.level == "degraded"
+    assert await backend.list() == []
+
+
+@pytest.mark.slow
+async def test_the_base_layer_brings_python_and_wheels(backend: LocalBackend, places: Places) -> None:
+    wheel = REPOSITORY / "requirements.lock"
+    lines = wheel.read_text().split("\nclick==", 1)[1]
+    click = "click==" + lines.split("\n\n")[0].split("\n    # via")[0].strip().rstrip("\\")
+    requirements = "\n".join(line for line in click.splitlines() if not line.strip().startswith("#")).encode() + b"\n"
+    first, second = await asyncio.gather(backend.host_layer(requirements), backend.host_layer(requirements))
+    assert first == second
+    sandbox = await backend.get_or_create(spec(layers=[first]))
+    look = "import sys, ssl, sqlite3, click, ctypes; print(sys.version, click.__file__, sys.prefix, sep='|')"
+    code, stdout, stderr = await run(sandbox, "python3", "-c", look)
+    assert code == 0, stderr
+    version, module, prefix = stdout.strip().split("|")
+    assert version == sys.version
+    assert (module, prefix) == (f"/opt/venv/lib/python3.{sys.version_info.minor}/site-packages/click/__init__.py", "/opt/venv")
+    _, stdout, _ = await run(
+        sandbox, "sh", "-c", "find /opt -user evals | wc -l; find /opt ! -user evals | wc -l; find /opt -name '*.pyc' | wc -l"
+    )
+    owned, foreign, compiled = map(int, stdout.split())
+    assert (owned > 500, foreign, compiled > 300) == (True, 0, True)
+    with pytest.raises(BuildError, match="hash"):
+        await backend.host_layer(b"click\n")
+    assert [path.name for path in places.layers.glob("*.partial")] == []
+
+
+def test_preflight_needs_nothing_but_python() -> None:
+    python = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
+    script = REPOSITORY / "eval_pipeline" / "sandbox" / "local" / "preflight.py"
+    done = subprocess.run([python, "-I", "-S", str(script)], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "sandboxes can be isolated here\n")
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="needs root to forbid namespaces")
+def test_preflight_names_the_switch() -> None:
+    """In a user namespace of its own, where no further one may be made."""
+    script = REPOSITORY / "eval_pipeline" / "sandbox" / "local" / "preflight.py"
+    inner = f"echo 0 >/proc/sys/user/max_user_namespaces && exec /usr/bin/python3 -I -S {script}"
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", inner], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "user.max_user_namespaces=15000" in done.stderr
+
+
+def test_the_runner_serves_one_command_without_pid_1(tmp_path: Path) -> None:
+    """As a platform with an exec of its own would call it, twice for the same id."""
+    for folder in ("inbox", "logs"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "inbox" / "c").write_text("exec setsid -- sh -c 'echo once; exit 6'\n")
+    for _ in range(2):
+        done = subprocess.run(
+            ["sh", "-c", RUNNER.read_text(), "runner", "c"],
+            env={"PATH": "/usr/bin:/bin", "EVALS_RUN_DIR": str(tmp_path)},
+            check=False,
+        )
+        assert done.returncode == 0
+    assert (tmp_path / "logs" / "c.stdout").read_text() == "once\n"
+    started, exited = (tmp_path / "logs" / "c.journal").read_text().splitlines()
+    assert started.startswith("c started ")
+    assert exited.startswith("c exited ") and exited.endswith(" 6")
+    assert len(RUNNER.read_text().splitlines()) <= 80
+
+
+def test_sandboxes_never_run_as_root() -> None:
+    assert unprivileged(SANDBOX_USER).uid != 0
