@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import secrets
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -185,7 +186,7 @@ async def test_secrets_are_nowhere_on_the_host(sandbox: Sandbox, harness: Harnes
             await asyncio.sleep(0.01)
     lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not any(b"s3cr3t" in line for line in lines)
-    files = [path for root in harness.storage for path in root.rglob("*") if path.is_file()]
+    files = [path for root in harness.storage for path in root.rglob("*") if path.is_file() and os.access(path, os.R_OK)]
     assert [path for path in files if b"s3cr3t" in path.read_bytes()] == []
     assert "s3cr3t" not in repr(await harness.make("a").list())
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eval_pipeline.errors import ForeignSandbox, SandboxLost, SpecError
-from eval_pipeline.sandbox.base import Phase, Sandbox, SandboxSpec
+from eval_pipeline.sandbox.base import CommandState, Phase, Sandbox, SandboxSpec
 
 if TYPE_CHECKING:
     from conftest import Harness
@@ -25,7 +25,7 @@ def new_name() -> str:
     return f"e-{secrets.token_hex(12)}"
 
 
-async def ended(sandbox: Sandbox, command_id: str):
+async def ended(sandbox: Sandbox, command_id: str) -> CommandState:
     async with asyncio.timeout(30):
         while (state := await sandbox.state(command_id)).phase is Phase.RUNNING:
             await asyncio.sleep(0.01)

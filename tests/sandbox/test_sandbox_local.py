@@ -246,7 +246,7 @@ async def test_the_base_layer_brings_python_and_wheels(backend: LocalBackend, pl
         sandbox, "sh", "-c", "find /opt -user evals | wc -l; find /opt ! -user evals | wc -l; find /opt -name '*.pyc' | wc -l"
     )
     owned, foreign, compiled = map(int, stdout.split())
-    assert (owned > 500, foreign, compiled > 300) == (True, 0, True)
+    assert (owned > 20, foreign, compiled > 10) == (True, 0, True)
     with pytest.raises(BuildError, match="hash"):
         await backend.host_layer(b"click\n")
     assert [path.name for path in places.layers.glob("*.partial")] == []

@@ -87,7 +87,8 @@ class LocalBackend:
     def _build(self, home: Path, spec: SandboxSpec) -> None:
         _clear(home)
         _furnish(home, spec.files, self._places)
-        limits.make(self._groups, self._group(spec.name), spec.resources, self._places.scratch_is_memory)
+        in_memory = self._places.scratch_is_memory and home.parent == self._places.scratch
+        limits.make(self._groups, self._group(spec.name), spec.resources, in_memory)
         plan = launch.Plan(
             layers=tuple(Path(ref) for ref in spec.layers),
             world=spec.world,
