@@ -402,6 +402,6 @@ def failure(cluster: Cluster, what: str, output: str) -> LedgerUnavailable:
     if free_mib == 0 or any(text in output for text in _NO_SPACE):  # a full disk may have no room for the log either
         return LedgerUnavailable(
             f"{what}: the disk of {cluster.folder} is full ({free_mib} MiB free)",
-            hint="free some space (a new database takes 40 MiB, its log up to 1 GiB), or set EVALS_STATE_DIR to another disk",
+            hint="free some space (a new database takes 62 MiB, its log up to 1 GiB), or set EVALS_STATE_DIR to another disk",
         )
     return LedgerUnavailable(f"{what}: {output.strip()}", hint=f"the server's log is {cluster.folder / 'server.log'}")
