@@ -189,7 +189,19 @@ async def test_control_groups_limit_and_go(backend: LocalBackend, places: Places
     (pids,) = [path for path in found if (path / "pids.max").exists()]
     assert (pids / "pids.max").read_text() == "4096\n"
     assert len((pids / "cgroup.procs").read_text().split()) == 1, "PID 1 and so every later command"
-    await sandbox.terminate()
+    # an orchestrator that lives in another group finds and removes these all the same
+    ending = "import asyncio, sys; from pathlib import Path; from eval_pipeline.sandbox.local.backend import LocalBackend\n"
+    ending += (
+        "async def end():\n  await (await LocalBackend('a', Path(sys.argv[1])).find(sys.argv[2])).terminate()\nasyncio.run(end())"
+    )
+    elsewhere = limits.find_groups().parents["memory"] / f"evals-test-{secrets.token_hex(6)}"
+    elsewhere.mkdir()
+    try:
+        moving = f'echo $$ >{elsewhere}/cgroup.procs && exec "$@"'
+        command = ["sh", "-c", moving, "sh", sys.executable, "-c", ending, str(places.builds.parent), sandbox.name]
+        subprocess.run(command, cwd=REPOSITORY, check=True)
+    finally:
+        elsewhere.rmdir()
     assert not any(path.exists() for path in found)
 
 

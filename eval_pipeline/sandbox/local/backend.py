@@ -81,14 +81,15 @@ class LocalBackend:
                 launch.kill(home)
                 self._build(home, spec)
             else:
-                self._limit(home, spec.name)
+                self._limit(home)
         return self._sandbox(home, dict(spec.tags))
 
     def _build(self, home: Path, spec: SandboxSpec) -> None:
+        limits.remove(limits.recorded(home / "groups"))
         _clear(home)
         _furnish(home, spec.files, self._places)
         in_memory = self._places.scratch_is_memory and home.parent == self._places.scratch
-        limits.make(self._groups, self._group(spec.name), spec.resources, in_memory)
+        limits.make(self._groups, self._group(spec.name), spec.resources, in_memory, home / "groups")
         plan = launch.Plan(
             layers=tuple(Path(ref) for ref in spec.layers),
             world=spec.world,
@@ -98,12 +99,12 @@ class LocalBackend:
         launch.spawn(
             home, self._places, plan, limits.ulimits(self._groups, spec.resources) + script.secrets_message(spec.secrets)
         )
-        self._limit(home, spec.name)
+        self._limit(home)
 
-    def _limit(self, home: Path, name: str) -> None:
+    def _limit(self, home: Path) -> None:
         found = launch.inmate(home)
         if found is not None and launch.alive(home):
-            limits.join(self._groups, self._group(name), found.pid)
+            limits.join(home / "groups", found.pid)
 
     def _group(self, name: str) -> str:
         return f"evals-{self._places.tag}-{name}"
@@ -115,9 +116,8 @@ class LocalBackend:
         return list(dict.fromkeys((self._places.scratch, self._places.builds)))
 
     def _sandbox(self, home: Path, tags: Mapping[str, str]) -> LocalSandbox:
-        group_paths = limits.paths(self._groups, self._group(home.name))
         release = self._egress.release if self._egress is not None else None
-        return LocalSandbox(home, tags=tags, places=self._places, groups=group_paths, release=release)
+        return LocalSandbox(home, tags=tags, places=self._places, release=release)
 
     async def find(self, name: str) -> Sandbox | None:
         if not _NAME.fullmatch(name) or (home := self._home(name)) is None:

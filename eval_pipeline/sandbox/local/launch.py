@@ -5,6 +5,7 @@ A sandbox's directory:
   journal    the runner's records; its flock, held by PID 1 as its stdout, is the proof of life
   bell       the FIFO that is PID 1's stdin   run/    /run/evals, read-only inside: `files` and the inbox
   status     bwrap's own records              out/    /out
+  groups     its control groups' paths
   stderr     bwrap's and the runner's errors  logs/   /run/evals/logs
 
 Bell and journal are reachable for PID 1 alone: they are mounted nowhere, and PID 1 is not dumpable. So nothing that runs inside

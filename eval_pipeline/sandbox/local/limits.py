@@ -69,13 +69,13 @@ def settings(version: int, resources: Resources, files_in_memory: bool) -> dict[
     return {"pids": {"pids.max": str(PIDS_MAX)}, "memory": {"memory.limit_in_bytes": str(memory)}, "cpu": cpu}
 
 
-def paths(groups: Groups, name: str) -> list[Path]:
-    return list(dict.fromkeys(parent / name for parent in groups.parents.values()))
+def make(groups: Groups, name: str, resources: Resources, files_in_memory: bool, record: Path) -> None:
+    """Make the sandbox's groups and write their paths to `record` first: an orchestrator in another group removes them too.
 
-
-def make(groups: Groups, name: str, resources: Resources, files_in_memory: bool) -> None:
-    """Raises SandboxError when a group can't be made or set."""
+    Raises SandboxError when a group can't be made or set.
+    """
     wanted = settings(groups.version, resources, files_in_memory)
+    record.write_text("".join(f"{path}\n" for path in dict.fromkeys(parent / name for parent in groups.parents.values())))
     for controller, parent in groups.parents.items():
         group = parent / name
         try:
@@ -86,10 +86,17 @@ def make(groups: Groups, name: str, resources: Resources, files_in_memory: bool)
             raise SandboxError(f"the control group {group} could not be set: {error}") from error
 
 
-def join(groups: Groups, name: str, pid: int) -> None:
+def recorded(record: Path) -> list[Path]:
+    try:
+        return [Path(line) for line in record.read_text().splitlines()]
+    except FileNotFoundError:
+        return []
+
+
+def join(record: Path, pid: int) -> None:
     """Put PID 1, before it runs any command, under the limits; its later children inherit them."""
     with suppress(ProcessLookupError):
-        for path in paths(groups, name):
+        for path in recorded(record):
             (path / "cgroup.procs").write_text(str(pid))
 
 

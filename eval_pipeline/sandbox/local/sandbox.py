@@ -32,13 +32,11 @@ class LocalSandbox:
         *,
         tags: Mapping[str, str],
         places: Places,
-        groups: list[Path],
         release: Callable[[str], Awaitable[None]] | None,
     ) -> None:
         self.home = home
         self.tags = tags
         self._places = places
-        self._groups = groups
         self._release = release
 
     @property
@@ -138,7 +136,7 @@ class LocalSandbox:
 
     def _terminate(self) -> None:
         launch.kill(self.home)
-        limits.remove(self._groups)
+        limits.remove(limits.recorded(self.home / "groups"))
         with suppress(FileNotFoundError):
             (self.home / "k" / "work").chmod(0o700)
         remove_tree(self.home)
