@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import shutil
-import stat
-import tempfile
 from collections.abc import Generator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import psycopg2
 import pytest
+from support.places import short_dir
 
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.postgres import embedded_server
-
-
-@contextmanager
-def short_dir() -> Generator[Path]:
-    """Short enough for a socket, and other users can traverse it: pytest's own tmp_path is neither."""
-    folder = Path(tempfile.mkdtemp(prefix="evt-", dir="/tmp"))
-    folder.chmod(0o711)
-    try:
-        yield folder
-    finally:
-        for parent, folders, _ in os.walk(folder):
-            for name in folders:
-                path = Path(parent, name)
-                if not path.is_symlink():
-                    path.chmod(stat.S_IMODE(path.stat().st_mode) | stat.S_IRWXU)
-        shutil.rmtree(folder)
 
 
 @pytest.fixture

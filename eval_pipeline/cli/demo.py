@@ -40,7 +40,7 @@ def command(settings: Settings, timeout_s: float | None, as_json: bool) -> int:
                 f"{verb} {experiment.id}: {n_cases} cases x {n_arms} arms x {planned.run.trials} trials, {planned.n_done} cells done"
             )
             launched = launch(settings, records, experiment)
-            if not Watch(records, experiment, launched, timeout_s).run():
+            if not Watch(settings, records, experiment, launched, timeout_s).run():
                 return 0
         board = load_leaderboard(records, experiment)
     emit(board.as_data(), as_json, lambda: show(board))

@@ -90,7 +90,7 @@ def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fres
         if planned.resumes is not None:
             note(f"resuming {experiment.id}: {planned.n_done} of {planned.n_cells} cells are done already")
         launched = launch(settings, records, experiment)
-        return _follow(records, experiment, launched, wait, timeout_s, as_json, resumed=planned.resumes is not None)
+        return _follow(settings, records, experiment, launched, wait, timeout_s, as_json, resumed=planned.resumes is not None)
 
 
 @command.command("rerun")
@@ -133,7 +133,7 @@ def rerun(
             note("nothing to run")
             return _report(records, experiment, as_json, resumed=True)
         launched = launch(settings, records, experiment, open_keys)
-        return _follow(records, experiment, launched, wait, timeout_s, as_json, resumed=True)
+        return _follow(settings, records, experiment, launched, wait, timeout_s, as_json, resumed=True)
 
 
 def _chosen(records: Records, experiment: ExperimentRow, keys: tuple[str, ...]) -> list[str]:
@@ -148,6 +148,7 @@ def _chosen(records: Records, experiment: ExperimentRow, keys: tuple[str, ...]) 
 
 
 def _follow(
+    settings: Settings,
     records: Records,
     experiment: ExperimentRow,
     launched: Launched,
@@ -166,7 +167,7 @@ def _follow(
     if not wait:
         note(f"watch: evals experiment status {experiment.id}")
         return _report(records, experiment, as_json, resumed=resumed, code=0)
-    if not Watch(records, experiment, launched, timeout_s).run():
+    if not Watch(settings, records, experiment, launched, timeout_s).run():
         return _report(records, experiment, as_json, resumed=resumed, code=0)
     return _report(records, experiment, as_json, resumed=resumed, log=str(launched.log))
 

@@ -16,6 +16,7 @@ from eval_pipeline.errors import IsolationUnavailable
 from eval_pipeline.sandbox.local import preflight
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.ledger import ExperimentRow
+from eval_pipeline.store.liveness import end_dead_engines
 from eval_pipeline.store.records import Records
 from eval_pipeline.store.views import Tally
 
@@ -56,7 +57,10 @@ def require_isolation() -> None:
 class Watch:
     """Follows an experiment until its engine is gone or `timeout_s` is over. The first Ctrl-C cancels, the second detaches."""
 
-    def __init__(self, records: Records, experiment: ExperimentRow, launched: Launched, timeout_s: float | None) -> None:
+    def __init__(
+        self, settings: Settings, records: Records, experiment: ExperimentRow, launched: Launched, timeout_s: float | None
+    ) -> None:
+        self._settings = settings
         self._records = records
         self._experiment = experiment
         self._launched = launched
@@ -80,6 +84,7 @@ class Watch:
     def _ended(self) -> bool:
         if self._launched.process is not None:
             return self._launched.process.poll() is not None
+        end_dead_engines(self._records.leases, self._settings)
         return not self._records.leases.engines_of(self._experiment.id)
 
     def _interrupted(self, *_: object) -> None:

@@ -46,12 +46,12 @@ def run_experiment(settings: Settings, experiment_id: str, keys: list[str]) -> i
         with dg.DagsterInstance.get() as instance:
             _register(instance, experiment)
             for world in missing:
-                _execute(instance, "snapshot_worlds", experiment, partition_key=world)
+                _execute(instance, "snapshot_worlds", experiment, world)
             if wanted:
-                config = {"ops": {"cell_results": {"config": {"experiment": experiment.id, "keys": keys}}}}
+                ops = {"cell_results": {"config": {"experiment": experiment.id, "keys": keys}}}
                 # Dagster wants a partition on the run, to look up the worlds behind it; the cells are in the config.
-                _execute(instance, "run_cells", experiment, run_config=config, partition_key=wanted[0])
-            scored = _execute(instance, "score_experiment", experiment, partition_key=experiment.id)
+                _execute(instance, "run_cells", experiment, wanted[0], ops)
+            scored = _execute(instance, "score_experiment", experiment, experiment.id)
         n_done = records.views.tallies(experiment.id)[experiment.id].n_done
     return 0 if scored and n_done == experiment.n_cells else 1
 
@@ -65,11 +65,16 @@ def _register(instance: dg.DagsterInstance, experiment: ExperimentRow) -> None:
         add_partitions(instance, EXPERIMENTS, [experiment.id])
 
 
-def _execute(instance: dg.DagsterInstance, job: str, experiment: ExperimentRow, **options: Any) -> bool:
+def _execute(
+    instance: dg.DagsterInstance, job: str, experiment: ExperimentRow, partition_key: str, ops: dict[str, Any] | None = None
+) -> bool:
     from eval_pipeline.definitions import defs
 
     tags = {"evals/experiment": experiment.id, "evals/name": experiment.name}
-    result = defs.resolve_job_def(job).execute_in_process(instance=instance, tags=tags, raise_on_error=False, **options)
+    config = {"ops": ops or {}, "loggers": {"console": {"config": {"log_level": "INFO"}}}}
+    result = defs.resolve_job_def(job).execute_in_process(
+        instance=instance, tags=tags, raise_on_error=False, partition_key=partition_key, run_config=config
+    )
     if not result.success:
         failures = [event for event in result.all_events if event.is_failure]
         log.error("%s failed: %s", job, failures[0].message if failures else "see the run in the Dagster UI")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import signal
@@ -17,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from eval_pipeline.errors import BudgetExceeded, EvalsError
-from eval_pipeline.host import HostIdentity
 from eval_pipeline.runner.cell import CellContext, CellDone, drive_cell
 from eval_pipeline.runner.services import Services
 from eval_pipeline.runner.slots import Slots
-from eval_pipeline.store.leases import Leases
 from eval_pipeline.store.ledger import Claim, ExperimentRow
+from eval_pipeline.store.liveness import alive, engines_dir
 
 log = logging.getLogger(__name__)
 
@@ -72,9 +70,8 @@ class Engine:
 
     async def run(self, keys: Sequence[str]) -> RunReport:
         services, host = self.services, self.services.host
-        end_dead_engines(services.leases, host, services.engines_dir)
         self._engine_id = str(uuid.uuid4())
-        with _alive(services.engines_dir, self._engine_id):
+        with alive(engines_dir(services.settings), self._engine_id):
             services.leases.open_engine(self._engine_id, host, os.getpid(), self._run_id)
             heartbeat = _Heartbeat(self._beat)
             heartbeat.start(asyncio.get_running_loop())
@@ -255,39 +252,3 @@ class _Heartbeat:
         self._end.set()
         if self._thread is not None:
             self._thread.join()
-
-
-@contextmanager
-def _alive(folder: Path, engine_id: str) -> Iterator[None]:
-    """Hold a lock that the kernel frees when this process ends, however it ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{engine_id}.lock"
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(handle)
-
-
-def end_dead_engines(leases: Leases, host: HostIdentity, folder: Path) -> None:
-    """End the leases of this place's engines whose process is gone, so that nobody waits for them to run out."""
-    for engine in leases.living(host.place):
-        if not _is_held(folder / f"{engine.id}.lock"):
-            log.info("engine %s (pid %s) is gone; its cells are taken over", engine.id, engine.pid)
-            leases.close_engine(engine.id)
-
-
-def _is_held(path: Path) -> bool:
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False

@@ -56,10 +56,6 @@ class Services:
     def views(self) -> Views:
         return self.records.views
 
-    @property
-    def engines_dir(self) -> Path:
-        return self.settings.state_dir / "engines"
-
     def prices_of(self, experiment: ExperimentRow) -> PriceBook:
         return PriceBook.from_rows(experiment.score.prices, f"{experiment.id}: prices")
 

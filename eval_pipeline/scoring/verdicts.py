@@ -52,14 +52,19 @@ def _answer(question: Question, evidence: Evidence) -> Verdict:
     criterion = question.criterion
     assert criterion.check is not None
     try:
-        result = run_check(criterion.check, evidence)
-        verdict = result.verdict if criterion.per_occurrence else float(result.verdict > 0)
+        result = run_check(criterion.check, evidence, per_occurrence=criterion.per_occurrence)
         return Verdict(
-            request_digest=question.request_digest, criterion=criterion.id, verdict=verdict, status="ok", reason=result.reason
+            request_digest=question.request_digest,
+            criterion=criterion.id,
+            verdict=result.verdict,
+            status="ok",
+            reason=result.reason,
         )
     except Exception as error:  # noqa: BLE001 - the judge's boundary: a check's own bug must not become a verdict
         reason = f"the check failed: {type(error).__name__}: {error}"
-        return Verdict(request_digest=question.request_digest, criterion=criterion.id, verdict=None, status="failed", reason=reason)
+        return Verdict(
+            request_digest=question.request_digest, criterion=criterion.id, verdict=None, status="failed", reason=reason
+        )
 
 
 class Documents(Mapping[str, str]):

@@ -131,7 +131,7 @@ def _parse_case(file: YamlFile) -> CaseSpec:
     for index, criterion in enumerate(spec.rubric.criteria):
         if criterion.check is not None:
             try:
-                validate_check(criterion.check)
+                validate_check(criterion.check, per_occurrence=criterion.per_occurrence)
             except ValueError as error:
                 raise SpecError(str(error), where=file.where(("rubric", "criteria", index, "check"))) from None
     return spec

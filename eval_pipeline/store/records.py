@@ -10,6 +10,7 @@ from eval_pipeline.settings import Settings
 from eval_pipeline.store.database import Database
 from eval_pipeline.store.leases import Leases
 from eval_pipeline.store.ledger import Ledger
+from eval_pipeline.store.liveness import end_dead_engines
 from eval_pipeline.store.postgres import embedded_server, restart_if_down
 from eval_pipeline.store.verdicts import Verdicts
 from eval_pipeline.store.views import Views
@@ -26,15 +27,17 @@ class Records:
 
 @contextmanager
 def open_records(settings: Settings) -> Iterator[Records]:
-    """Start the embedded server if need be, upgrade the ledger, connect."""
+    """Start the embedded server if need be, upgrade the ledger, connect, and end the leases of this place's dead engines."""
     with embedded_server(settings) as url:
         database = Database(url, on_outage=lambda: restart_if_down(settings))
         try:
             database.migrate()
+            leases = Leases(database)
+            end_dead_engines(leases, settings)
             yield Records(
                 database=database,
                 ledger=Ledger(database),
-                leases=Leases(database),
+                leases=leases,
                 verdicts=Verdicts(database),
                 views=Views(database),
             )

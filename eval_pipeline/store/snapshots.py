@@ -97,7 +97,7 @@ def remove_tree(folder: Path) -> None:
 
 
 def _manifest(folder: Path, files: list[WorldFile]) -> SnapshotManifest:
-    if not any(file.is_file for file in files):
+    if files and not any(file.is_file for file in files):  # a world without any part is one without documents, and fine
         raise SpecError(
             "the world holds no file", where=str(folder), hint="name its documents, database, permissions or blobs in world.yaml"
         )

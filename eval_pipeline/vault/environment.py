@@ -16,7 +16,9 @@ def read_secrets(names: Iterable[str], environ: Mapping[str, str] | None = None)
     return {name: env[name] for name in names if env.get(name)}
 
 
-def require_secrets(arm: str, names: Iterable[str], config: Mapping[str, object], environ: Mapping[str, str] | None = None) -> None:
+def require_secrets(
+    arm: str, names: Iterable[str], config: Mapping[str, object], environ: Mapping[str, str] | None = None
+) -> None:
     """Raise SpecError when an arm with a real model lacks a declared secret: nothing is spent on a run that can't work."""
     missing = sorted(set(names) - set(read_secrets(names, environ)))
     if missing and config.get("model") != STAND_IN:

@@ -1,0 +1,57 @@
+"""Whether an engine's process still lives, as the kernel knows it: a lock file that ends with its holder."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from eval_pipeline.host import host_identity
+from eval_pipeline.settings import Settings
+from eval_pipeline.store.leases import Leases
+
+log = logging.getLogger(__name__)
+
+
+def engines_dir(settings: Settings) -> Path:
+    return settings.state_dir / "engines"
+
+
+@contextmanager
+def alive(folder: Path, engine_id: str) -> Iterator[None]:
+    """Hold a lock that the kernel frees when this process ends, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{engine_id}.lock"
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def end_dead_engines(leases: Leases, settings: Settings) -> None:
+    """End the leases of this place's engines whose process is gone, so that nobody waits for them to run out."""
+    folder = engines_dir(settings)
+    for engine in leases.living(host_identity(settings.state_dir).place):
+        if not _is_held(folder / f"{engine.id}.lock"):
+            log.info("engine %s (pid %s) is gone; its cells are taken over", engine.id, engine.pid)
+            leases.close_engine(engine.id)
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False

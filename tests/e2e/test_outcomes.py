@@ -1,0 +1,114 @@
+"""What an agent does against what the ledger says of it."""
+
+from __future__ import annotations
+
+import pytest
+from support.project import Project
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "score", "says"),
+    [
+        ("answer yes", "ok", 1.0, None),
+        ("answer no", "ok", 0.0, None),
+        ("answer yes; exit 3", "ok", 1.0, "ended with code 3"),
+        ("exit 0", "agent_error", 0.0, "wrote no result.json"),
+        ("exit 7", "agent_error", 0.0, "ended with code 7"),
+        ("kill -9 $$", "agent_error", 0.0, "137"),
+        ("echo '{broken' > $EVALS_OUTPUT/result.json", "agent_error", 0.0, "not JSON"),
+        ("head -c 5000 /dev/urandom > $EVALS_OUTPUT/result.json", "agent_error", 0.0, "result.json"),
+        ("echo '[1]' > $EVALS_OUTPUT/result.json", "agent_error", 0.0, "must hold an object"),
+        ("ln -s /etc/passwd $EVALS_OUTPUT/result.json", "agent_error", 0.0, "wrote no result.json"),
+        ("mkfifo $EVALS_OUTPUT/result.json", "agent_error", 0.0, "wrote no result.json"),
+        ("mkdir $EVALS_OUTPUT/result.json", "agent_error", 0.0, "wrote no result.json"),
+        ("""echo '{"status":"refusal","answer":null}' > $EVALS_OUTPUT/result.json""", "refusal", 0.0, None),
+        ("""echo '{"status":"error","error":"no key"}' > $EVALS_OUTPUT/result.json""", "agent_error", 0.0, "no key"),
+        ("printf 'a\\377\\000b' > $EVALS_OUTPUT/transcript.jsonl; answer yes", "ok", 1.0, None),
+        ("exec >&- 2>&-; answer yes", "ok", 1.0, None),
+        ("setsid sleep 300 & answer yes", "ok", 1.0, None),
+    ],
+)
+def test_one_attempt_says_what_happened(
+    project: Project, request: pytest.FixtureRequest, script: str, outcome: str, score: float, says: str | None
+) -> None:
+    project.agent(script)
+    project.case()
+    name = f"o{abs(hash(request.node.name)) % 10**10}"
+    project.experiment(name)
+    data = project.run(name)
+    (cell,) = project.cells(data["experiment"])
+    assert (cell["outcome"], cell["score"], len(cell["attempts"])) == (outcome, score, 1)
+    assert data["n_ok"] == 1
+    assert (says in cell["attempts"][0]["error"]) if says else cell["attempts"][0]["error"] is None
+    assert project.evals("sandbox", "list") == []
+
+
+def test_an_agent_that_runs_for_ever_is_stopped(project: Project) -> None:
+    project.agent("trap '' TERM; echo started > $EVALS_OUTPUT/files.txt; while :; do sleep 1; done")
+    project.case(limits={"wall_s": 1.0})
+    project.experiment("forever")
+    data = project.run("forever")
+    (cell,) = project.cells(data["experiment"])
+    assert (cell["outcome"], cell["score"], cell["latency_s"]) == ("agent_timeout", 0.0, 1.0)
+    assert project.evals("sandbox", "list") == []
+
+
+@pytest.mark.parametrize(("limits", "reason"), [({"cost_usd": 0.001}, "cost"), ({"turns": 3}, "turns")])
+def test_usage_is_tailed_and_stops_the_agent(project: Project, limits: dict[str, float], reason: str) -> None:
+    project.write("prices.yaml", [price("m", "10")])
+    usage = '{"type":"usage","model":"m","input_uncached":50,"output":0}'
+    project.agent(f"while :; do echo '{usage}' >> $EVALS_OUTPUT/transcript.jsonl; sleep 0.1; done")
+    project.case(limits={"wall_s": 60.0, **limits})
+    project.experiment(f"usage-{reason}")
+    data = project.run(f"usage-{reason}")
+    (cell,) = project.cells(data["experiment"])
+    assert cell["outcome"] == "budget_exceeded"
+    assert reason in cell["attempts"][0]["error"]
+    assert cell["cost_usd"] > 0
+
+
+def test_an_unknown_price_is_null_not_zero(project: Project) -> None:
+    usage = '{"type":"usage","model":"nobody-knows","input_uncached":50,"output":5}'
+    project.agent(f"echo '{usage}' > $EVALS_OUTPUT/transcript.jsonl; answer yes")
+    project.case()
+    project.experiment("unpriced")
+    data = project.run("unpriced")
+    (cell,) = project.cells(data["experiment"])
+    assert (cell["outcome"], cell["score"], cell["cost_usd"]) == ("ok", 1.0, None)
+    (arm,) = project.evals("leaderboard", data["experiment"])["arms"]
+    assert (arm["cost_usd_mean"], arm["n_unpriced"]) == (None, 1)
+
+
+def test_the_agent_is_never_told_the_rubric(project: Project) -> None:
+    project.agent(
+        'answer "yes $(cat $EVALS_CASE | tr -d \'"\\n\') $(find / -name "*.yaml" -not -path "/usr/*" 2>/dev/null | tr "\\n" " ")"'
+    )
+    project.case(
+        reference="the-secret-reference",
+        criteria=[{"id": "q", "text": "secret-criterion", "points": 1, "check": {"contains": "yes"}}],
+    )
+    project.experiment("blind")
+    data = project.run("blind")
+    answer = project.evals("cell", "show", f"{data['experiment']}/w.c/a/0")["answer"]
+    assert "Answer c." in answer and "secret" not in answer and "cases" not in answer
+
+
+def test_a_judge_that_is_missing_leaves_null_and_counts(project: Project) -> None:
+    project.agent("answer yes")
+    judged = {"id": "j", "text": "Is it kind?", "points": 1, "judge": True}
+    project.case(criteria=[{"id": "y", "text": "Says yes", "points": 1, "check": {"contains": "yes"}}, judged])
+    project.experiment("unjudged")
+    data = project.run("unjudged")
+    (cell,) = project.cells(data["experiment"])
+    assert (cell["state"], cell["score"], cell["n_not_judged"]) == ("done", None, 1)
+    board = project.evals("leaderboard", data["experiment"])
+    assert (board["status"], board["arms"][0]["score"], board["arms"][0]["n_not_judged"]) == ("provisional", None, 1)
+    assert (board["arms"][0]["bound_low"], board["arms"][0]["bound_high"]) == (0.0, 1.0)
+
+
+def price(model: str, per_million: str) -> dict[str, str]:
+    names = ("input_uncached", "cache_read", "cache_write_5m", "cache_write_1h", "output")
+    row = {"provider": "p", "model": model, "effective_from": "2020-01-01", "source": "invented for the test"}
+    return {**row, **dict.fromkeys(names, per_million)}

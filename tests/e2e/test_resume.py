@@ -1,0 +1,168 @@
+"""Resume, rerun, cancel, crash: evidence is the agent's own marks, one file a start, against the ledger."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from support.project import Project
+
+from eval_pipeline.settings import Settings
+from eval_pipeline.store.postgres import server_status
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_same_file_resumes_and_runs_nothing_again(project: Project) -> None:
+    project.agent("answer yes")
+    project.case()
+    project.experiment("again", trials=3)
+    first, second = project.run("again"), project.run("again")
+    assert (first["resumed"], second["resumed"]) == (False, True)
+    assert first["experiment"] == second["experiment"]
+    assert [len(cell["attempts"]) for cell in project.cells("again")] == [1, 1, 1]
+
+
+def test_a_moved_ref_resumes_the_locked_commit_unless_fresh(project: Project) -> None:
+    project.agent("answer yes")
+    project.case()
+    project.experiment("moved")
+    first = project.run("moved")
+    project.agent("answer no")
+    resumed = project.evals("experiment", "run", "moved", "--wait", check=False)
+    assert resumed["data"]["experiment"] == first["experiment"]
+    assert "main (arm 'a') moved 1 commit" in resumed["stderr"]
+    fresh = project.run("moved", "--fresh")
+    assert fresh["experiment"] != first["experiment"]
+    assert [cell["score"] for cell in project.cells(fresh["experiment"])] == [0.0]
+    assert [row["experiment"] for row in project.evals("experiment", "list")][:2] == [fresh["experiment"], first["experiment"]]
+
+
+def test_a_changed_rubric_scores_again_without_running_again(project: Project) -> None:
+    project.agent("answer yes")
+    project.case()
+    project.experiment("rescored")
+    first = project.run("rescored")
+    project.case(criteria=[{"id": "n", "text": "Says no", "points": 1, "check": {"contains": "no"}}])
+    second = project.run("rescored")
+    assert second["experiment"] == first["experiment"]
+    (cell,) = project.cells(first["experiment"])
+    assert (cell["score"], len(cell["attempts"])) == (0.0, 1)
+
+
+def test_the_worktree_can_be_an_arm(project: Project) -> None:
+    project.agent("answer no")
+    script = (project.app / "bin" / "agent").read_text().replace("answer no", "answer yes")
+    (project.app / "bin" / "agent").write_text(script)
+    project.case()
+    project.experiment("dirty", arms=[{"name": "head", "ref": "main"}, {"name": "tree", "ref": "WORKTREE"}])
+    data = project.run("dirty")
+    assert {cell["arm"]: cell["score"] for cell in project.cells(data["experiment"])} == {"head": 0.0, "tree": 1.0}
+
+
+def test_kill_9_of_the_engine_costs_no_agent_its_run(project: Project) -> None:
+    project.agent("echo s >> $EVALS_OUTPUT/starts; sleep 4; answer yes")
+    project.case()
+    project.experiment("killed", trials=4)
+    started = project.evals("experiment", "run", "killed")
+    name = started["experiment"]
+    project.wait_for(lambda: project.evals("experiment", "status", name)["states"].get("running") == 4)
+    project.kill_engines(name)
+    project.run("killed")
+    cells = project.cells(name)
+    assert [(cell["outcome"], len(cell["attempts"])) for cell in cells] == [("ok", 1)] * 4
+    for cell in cells:
+        files = project.root / "files" / str(cell["trial"])
+        project.evals("cell", "files", cell["cell"], "--into", str(files))
+    assert project.evals("sandbox", "list") == []
+
+
+def test_cancel_ends_sandboxes_and_opens_the_cells_again(project: Project) -> None:
+    project.agent("[ $(ls $EVALS_OUTPUT | wc -l) = 0 ] && echo s > $EVALS_OUTPUT/s; sleep 60; answer yes")
+    project.case()
+    project.experiment("cancelled", trials=2)
+    name = project.evals("experiment", "run", "cancelled")["experiment"]
+    project.wait_for(lambda: project.evals("experiment", "status", name)["states"].get("running") == 2)
+    project.evals("experiment", "cancel", name)
+    project.wait_for(lambda: project.evals("experiment", "status", name)["status"] == "cancelled")
+    cells = project.cells(name)
+    assert [(cell["state"], cell["attempts"][0]["outcome"]) for cell in cells] == [("open", "cancelled")] * 2
+    assert project.evals("sandbox", "list") == []
+
+
+def test_ctrl_c_cancels_and_a_second_one_detaches(project: Project) -> None:
+    project.agent("sleep 60; answer yes")
+    project.case()
+    project.experiment("interrupted")
+    process = project.start("experiment", "run", "interrupted", "--wait")
+    project.wait_for(lambda: project.evals("experiment", "list")[0]["name"] == "interrupted")
+    project.wait_for(lambda: project.evals("experiment", "status", "interrupted")["states"].get("running") == 1)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert "cancelling" in stderr and process.returncode == 1
+    assert project.evals("experiment", "status", "interrupted")["status"] == "cancelled"
+    assert project.evals("sandbox", "list") == []
+
+
+def test_the_budget_is_reserved_before_anything_runs(project: Project) -> None:
+    names = ("input_uncached", "cache_read", "cache_write_5m", "cache_write_1h", "output")
+    row = {"provider": "p", "model": "m", "effective_from": "2020-01-01", "source": "invented", **dict.fromkeys(names, "1000")}
+    project.write("prices.yaml", [row])
+    usage = '{"type":"usage","model":"m","input_uncached":1000,"output":0}'
+    project.agent(f"echo '{usage}' > $EVALS_OUTPUT/transcript.jsonl; answer yes")
+    project.case(limits={"wall_s": 60.0, "cost_usd": 1.5})
+    project.experiment("budget", trials=6, budget={"cost_usd": 4.0})
+    ran = project.run("budget", check=False)
+    assert ran["exit_code"] == 3
+    cells = project.cells("budget")
+    spent = sum(cell["cost_usd"] or 0 for cell in cells)
+    assert (ran["data"]["n_ok"], spent) == (3, 3.0)  # a fourth would reserve 1.5 beside 3.0 spent
+    assert {cell["state"] for cell in cells if cell["outcome"] is None} == {"open"}
+    project.experiment("budget", trials=6, budget={"cost_usd": 10.0})
+    assert project.run("budget")["n_ok"] == 6
+    assert [len(cell["attempts"]) for cell in project.cells("budget")] == [1] * 6
+
+
+def test_only_named_cells_run_again_and_discarding_is_counted(project: Project) -> None:
+    project.agent("answer yes")
+    project.case()
+    project.experiment("rerun", trials=2)
+    name = project.run("rerun")["experiment"]
+    key = f"{name}/w.c/a/1"
+    project.evals("experiment", "rerun", name, "--cell", key, "--wait")
+    assert [len(cell["attempts"]) for cell in project.cells(name)] == [1, 1]
+    project.evals("experiment", "rerun", name, "--cell", key, "--discard", "a test", "--wait")
+    assert [len(cell["attempts"]) for cell in project.cells(name)] == [1, 2]
+    assert project.evals("leaderboard", name)["arms"][0]["n_discarded"] == 1
+
+
+def test_a_build_that_fails_is_an_infrastructure_failure_with_its_log(project: Project) -> None:
+    project.agent("answer yes")
+    project.commit({"bin/restore": "#!/bin/sh\necho no such table: matters >&2; exit 4\n"})
+    project.manifest(restore=["bin/restore", "/world"])
+    project.commit({})
+    project.case()
+    project.experiment("nobuild")
+    ran = project.run("nobuild", check=False)
+    assert (ran["exit_code"], ran["data"]["n_failed"]) == (1, 1)
+    (cell,) = project.cells("nobuild")
+    assert (cell["state"], cell["score"], len(cell["attempts"])) == ("failed", None, 1)
+    assert "no such table: matters" in cell["attempts"][0]["error"]
+    board = project.evals("leaderboard", "nobuild")
+    assert (board["status"], board["arms"][0]["score"], board["arms"][0]["n_infra"]) == ("provisional", None, 1)
+    assert project.evals("sandbox", "list") == []
+
+
+def test_postgres_gone_in_mid_run_loses_nothing(lone_project: Project) -> None:
+    lone_project.agent("echo s >> $EVALS_OUTPUT/starts; sleep 5; answer yes")
+    lone_project.case()
+    lone_project.experiment("outage", trials=3)
+    name = lone_project.evals("experiment", "run", "outage")["experiment"]
+    lone_project.wait_for(lambda: lone_project.evals("experiment", "status", name)["states"].get("running") == 3)
+    pid = server_status(Settings(state_dir=lone_project.state_dir, worlds_dir=lone_project.worlds)).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    lone_project.wait_for(lambda: lone_project.evals("experiment", "status", name)["n_done"] == 3)
+    lone_project.run("outage")
+    assert [(cell["outcome"], len(cell["attempts"])) for cell in lone_project.cells(name)] == [("ok", 1)] * 3
