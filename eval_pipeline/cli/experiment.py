@@ -1,23 +1,25 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.output import emit, json_option, note, shown, table, with_settings
+from eval_pipeline.cli.experiment_run import lock_file, rerun, run
+from eval_pipeline.cli.output import emit, json_option, shown, table, with_settings
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from eval_pipeline.analysis.tables import ScoredCell
-    from eval_pipeline.cli.launch import Launched
     from eval_pipeline.store.ledger import ExperimentRow
-    from eval_pipeline.store.records import Records
 
 
 @click.group()
 def command() -> None:
     """Experiments: cases x arms x trials, locked before anything runs."""
+
+
+command.add_command(run)
+command.add_command(rerun)
 
 
 @command.command("plan")
@@ -30,7 +32,7 @@ def plan_command(settings: Settings, file: str, fresh: bool, as_json: bool) -> N
     from eval_pipeline.runner.planning import plan
     from eval_pipeline.store.records import open_records
 
-    locked = _lock(settings, file)
+    locked = lock_file(settings, file)
     with open_records(settings) as records:
         planned = plan(locked, records, fresh=fresh)
     data = {
@@ -63,147 +65,6 @@ def plan_command(settings: Settings, file: str, fresh: bool, as_json: bool) -> N
             click.echo(f"note: {line}")
 
     emit(data, as_json, people)
-
-
-@command.command("run")
-@click.argument("file")
-@click.option("--wait/--no-wait", default=False, help="Watch until it is done. Ctrl-C cancels, a second one detaches.")
-@click.option("--timeout", "timeout_s", type=float, help="Stop watching after so many seconds; the run goes on.")
-@click.option("--fresh", is_flag=True, help="Start a new experiment even when an older one of this file could be resumed.")
-@json_option
-@with_settings
-def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fresh: bool, as_json: bool) -> int:
-    """Lock the file and run what is not done yet. The same file again resumes."""
-    from eval_pipeline.cli.launch import launch, require_isolation
-    from eval_pipeline.runner.planning import commit, plan
-    from eval_pipeline.store.records import open_records
-
-    locked = _lock(settings, file)
-    require_isolation()
-    with open_records(settings) as records:
-        planned = plan(locked, records, fresh=fresh)
-        experiment = commit(locked, planned, records)
-        for line in planned.moved:
-            note(f"{line}: resuming the locked one; --fresh starts a new experiment of {len(locked.run.cell_keys())} cells")
-        for line in planned.notes:
-            note(f"note: {line}")
-        if planned.resumes is not None:
-            note(f"resuming {experiment.id}: {planned.n_done} of {planned.n_cells} cells are done already")
-        launched = launch(settings, records, experiment)
-        return _follow(settings, records, experiment, launched, wait, timeout_s, as_json, resumed=planned.resumes is not None)
-
-
-@command.command("rerun")
-@click.argument("name")
-@click.option("--failed", is_flag=True, help="The cells that have no valid result.")
-@click.option("--cell", "keys", multiple=True, help="This cell; may be given again.")
-@click.option("--discard", metavar="REASON", help="Run valid cells again too; counted on the leaderboard.")
-@click.option("--wait/--no-wait", default=False)
-@click.option("--timeout", "timeout_s", type=float)
-@json_option
-@with_settings
-def rerun(
-    settings: Settings,
-    name: str,
-    failed: bool,
-    keys: tuple[str, ...],
-    discard: str | None,
-    wait: bool,
-    timeout_s: float | None,
-    as_json: bool,
-) -> int:
-    """Run the failed cells again, or the named ones. A valid cell is not run again unless it is discarded."""
-    from eval_pipeline.cli.launch import launch
-    from eval_pipeline.errors import SpecError
-    from eval_pipeline.store.records import open_records
-
-    if failed == bool(keys):
-        raise SpecError("say which cells: --failed, or --cell KEY", hint=f"`evals experiment cells {name}` lists them")
-    with open_records(settings) as records:
-        experiment = records.ledger.experiment(name)
-        chosen = _chosen(records, experiment, keys) if keys else records.views.keys(experiment.id, ["open", "failed"])
-        done = set(records.views.keys(experiment.id, ["done"])).intersection(chosen)
-        if done and discard is not None:
-            note(f"{records.ledger.discard(sorted(done), discard)} valid results are discarded: {discard}")
-        elif done:
-            note(f"{len(done)} of the cells have a valid result and are not run again; --discard REASON does it")
-        open_keys = chosen if discard is not None else [key for key in chosen if key not in done]
-        records.ledger.clear_cancel(experiment.id)
-        if not open_keys:
-            note("nothing to run")
-            return _report(records, experiment, as_json, resumed=True)
-        launched = launch(settings, records, experiment, open_keys)
-        return _follow(settings, records, experiment, launched, wait, timeout_s, as_json, resumed=True)
-
-
-def _chosen(records: Records, experiment: ExperimentRow, keys: tuple[str, ...]) -> list[str]:
-    from eval_pipeline.errors import NotFound
-
-    known = set(records.views.keys(experiment.id))
-    wanted = [key if key.startswith(f"{experiment.id}/") else f"{experiment.id}/{key}" for key in keys]
-    unknown = [key for key in wanted if key not in known]
-    if unknown:
-        raise NotFound(f"there is no cell {unknown[0]!r}", hint=f"`evals experiment cells {experiment.id}` lists them")
-    return wanted
-
-
-def _follow(
-    settings: Settings,
-    records: Records,
-    experiment: ExperimentRow,
-    launched: Launched,
-    wait: bool,
-    timeout_s: float | None,
-    as_json: bool,
-    *,
-    resumed: bool,
-) -> int:
-    from eval_pipeline.cli.launch import Watch
-
-    if launched.process is None:
-        note(f"an engine is working on {experiment.id} already")
-    else:
-        note(f"{experiment.id}: engine started, process {launched.process.pid}; its log: {launched.log}")
-    if not wait:
-        note(f"watch: evals experiment status {experiment.id}")
-        return _report(records, experiment, as_json, resumed=resumed, code=0)
-    if not Watch(settings, records, experiment, launched, timeout_s).run():
-        return _report(records, experiment, as_json, resumed=resumed, code=0)
-    return _report(records, experiment, as_json, resumed=resumed, log=str(launched.log))
-
-
-def _report(
-    records: Records, experiment: ExperimentRow, as_json: bool, *, resumed: bool, code: int | None = None, log: str | None = None
-) -> int:
-    """Print the counts; the exit code is 0, 1 when cells have no valid result, 3 when the budget stopped them, or `code`."""
-    row = records.ledger.experiment(experiment.id)
-    tally = records.views.tallies(row.id)[row.id]
-    n_failed = row.n_cells - tally.n_done
-    data = {"experiment": row.id, "n_cells": row.n_cells, "n_ok": tally.n_done, "n_failed": n_failed, "resumed": resumed}
-
-    def people() -> None:
-        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(tally.outcomes.items()))
-        click.echo(f"{row.id}: {tally.n_done} of {row.n_cells} cells have a valid result ({outcomes or 'none yet'})")
-
-    emit(data, as_json, people)
-    if code is not None or n_failed == 0:
-        return code or 0
-    if _out_of_budget(row, tally.states):
-        note(f"the budget of {row.budget_usd:f} USD is used up: {row.committed_usd:f} spent or reserved; raise it and run again")
-        return 3
-    note(
-        f"{n_failed} cells have no valid result: evals experiment cells {row.id} --state open --state failed"
-        + (f"; log: {log}" if log else "")
-    )
-    return 1
-
-
-def _out_of_budget(row: ExperimentRow, states: dict[str, int]) -> bool:
-    from eval_pipeline.runner.cell import reservation
-
-    if row.budget_usd is None or not states.get("open"):
-        return False
-    return row.committed_usd + max(reservation(row, case.limits) for case in row.run.cases) > row.budget_usd
 
 
 @command.command("list")
@@ -308,7 +169,7 @@ def cells(settings: Settings, name: str, states: tuple[str, ...], arm: str | Non
             _money(c),
             c.latency_s,
             len(c.view.attempts),
-            (c.error or "")[:60],
+            _first_line(c.error),
         ]
         for c in chosen
     ]
@@ -364,9 +225,6 @@ def cancel(settings: Settings, name: str, as_json: bool) -> None:
     emit(data, as_json, lambda: click.echo(f"{row.id} is cancelled; {text}. Run its file again to go on."))
 
 
-def _lock(settings: Settings, file: str) -> Any:
-    from eval_pipeline.specs.library import Library
-    from eval_pipeline.specs.lock import lock_experiment
-
-    library = Library(settings.worlds_dir)
-    return lock_experiment(library, Path(library.experiment_path(file)))
+def _first_line(text: str | None) -> str:
+    line = text.splitlines()[0] if text else ""
+    return line if len(line) <= 160 else line[:159] + "…"

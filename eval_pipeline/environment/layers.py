@@ -124,7 +124,9 @@ class Layers:
         if state.phase is not Phase.EXITED or state.exit_code != 0:
             out, err = await sandbox.logs(name, _LOG_BYTES)
             log = (out + err).decode(errors="replace").strip()
+            how = state.exit_code if state.phase is Phase.EXITED else state.phase
+            last = log.splitlines()[-1] if log else "it printed nothing"
             raise BuildError(
-                f"{app}: `{' '.join(argv)}` ({name}) ended with {state.exit_code if state.phase is Phase.EXITED else state.phase}: {log}",
+                f"{app}: {name} (`{' '.join(argv)}`) ended with {how}: {last}\n--- its log ends with\n{log}",
                 hint="the command runs in the app's folder inside a sandbox without a route; fix it and run again",
             )

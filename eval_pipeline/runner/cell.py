@@ -13,16 +13,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from eval_pipeline.domain.case import Limits
+from eval_pipeline.domain.budget import reservation_usd
 from eval_pipeline.domain.cell import MAX_ATTEMPTS, AttemptResult, Outcome
 from eval_pipeline.domain.ids import CellKey, sandbox_name
-from eval_pipeline.domain.outcome import AgentResult, Decision, Stop, decide
-from eval_pipeline.domain.usage import Usage, total_by_model
+from eval_pipeline.domain.outcome import Decision, Stop, decide
+from eval_pipeline.domain.usage import Usage
 from eval_pipeline.environment.layers import APP_DIR, Layers, Prepared
 from eval_pipeline.errors import BuildError, Cancelled, EvalsError, FenceLost, InfrastructureError, SandboxLost
 from eval_pipeline.gateway.client import Gateway
 from eval_pipeline.host import HostIdentity
-from eval_pipeline.runner.output import TranscriptReader
+from eval_pipeline.runner.meter import Meter
 from eval_pipeline.runner.persist import Persisted, Persister
 from eval_pipeline.runner.slots import Slots
 from eval_pipeline.sandbox.base import (
@@ -44,8 +44,9 @@ log = logging.getLogger(__name__)
 
 AGENT = "agent"
 GRACE_S = 5.0
-_TAIL_BYTES = 2**20
 _POLL_MIN_S, _POLL_MAX_S = 0.02, 1.0
+_RETRY_BASE_S = 0.2
+_SETTLE_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,77 +72,81 @@ class CellDone:
     """How a cell left the engine. outcome None: nothing new happened to it and it stays open; `error` says why."""
 
     key: str
-    attempt_id: int | None
     outcome: Outcome | None
     error: str | None = None
-    result: AttemptResult | None = None
 
 
 async def drive_cell(context: CellContext, claim: Claim) -> CellDone:
-    """Attempts until one is valid, or until they are used up. Raises BudgetExceeded when the first reservation does not fit."""
-    attempt: OpenAttempt | None = claim.open_attempt
-    for tried in range(1, MAX_ATTEMPTS + 1):
-        try:
-            run = _AttemptRun(context, claim, attempt)
-            done = await run.execute(last=tried == MAX_ATTEMPTS)
-        except (FenceLost, Cancelled) as stopped:
-            return CellDone(key=claim.key, attempt_id=None, outcome=None, error=str(stopped))
-        if done.outcome is not Outcome.INFRA_FAILURE or run.final:
-            return done
-        log.warning("%s: attempt failed, another follows: %s", claim.key, done.error)
-        attempt = None
-        await asyncio.sleep(0.2 * 2**tried)
-    return done
+    """Attempts until one is valid, or until they are used up. Raises BudgetExceeded when a reservation does not fit."""
+    tried = 1
+    attempt = claim.open_attempt
+    try:
+        while True:
+            run = _Attempt(context, claim, attempt or await _begin(context, claim))
+            result = await run.result()
+            last = tried == MAX_ATTEMPTS or run.build_failed
+            await run.finish(result, last=last)
+            if result.outcome is not Outcome.INFRA_FAILURE or last:
+                return CellDone(key=claim.key, outcome=result.outcome, error=result.error)
+            log.warning("%s: attempt failed, another follows: %s", claim.key, result.error)
+            await asyncio.sleep(_RETRY_BASE_S * 2**tried)
+            tried, attempt = tried + 1, None
+    except (FenceLost, Cancelled) as stopped:
+        return CellDone(key=claim.key, outcome=None, error=str(stopped))
 
 
-class _AttemptRun:
-    def __init__(self, context: CellContext, claim: Claim, attempt: OpenAttempt | None) -> None:
+async def _begin(context: CellContext, claim: Claim) -> OpenAttempt:
+    experiment = context.experiment
+    limits = experiment.run.case(CellKey.parse(claim.key).case_name).limits
+    return await asyncio.to_thread(
+        context.ledger.begin_attempt,
+        claim,
+        backend=context.backend.name,
+        host_id=context.host.id,
+        name_sandbox=lambda number: sandbox_name(context.installation, claim.key, number),
+        reserve_usd=reservation_usd(limits, experiment.budget_usd, experiment.n_cells),
+    )
+
+
+class _Attempt:
+    """One try at a cell. build_failed: no other attempt can do better."""
+
+    def __init__(self, context: CellContext, claim: Claim, attempt: OpenAttempt) -> None:
         self.context = context
         self.claim = claim
         self.attempt = attempt
         self.key = CellKey.parse(claim.key)
         self.case = context.experiment.run.case(self.key.case_name)
         self.arm = context.experiment.run.arm(self.key.arm)
-        self.final = False
+        self.build_failed = False
         self.started_at = datetime.now(UTC)
-        self._agent_started = attempt is not None and attempt.agent_started_at is not None
+        self._agent_started = attempt.agent_started_at is not None
 
-    async def execute(self, *, last: bool) -> CellDone:
-        await self._intend()
+    async def result(self) -> AttemptResult:
+        """How the attempt ended. Raises FenceLost, and Cancelled once the cancelled attempt is recorded."""
         try:
-            result = await self._attempt()
-        except (FenceLost, Cancelled) as stopped:
-            if isinstance(stopped, Cancelled):
-                await self._end(Outcome.CANCELLED, str(stopped), last=False)
+            return await self._run()
+        except FenceLost:
+            raise
+        except Cancelled as stopped:
+            await self.finish(AttemptResult(outcome=Outcome.CANCELLED, error=str(stopped)), last=False)
             raise
         except BuildError as error:
-            self.final = True  # the same build fails for every attempt
-            result = AttemptResult(outcome=Outcome.INFRA_FAILURE, error=str(error), cost_usd=Decimal(0))
+            self.build_failed = True
+            return AttemptResult(outcome=Outcome.INFRA_FAILURE, error=str(error), cost_usd=Decimal(0))
         except Exception as error:  # noqa: BLE001 - the cell's boundary: whatever happens to one cell stays there
             if not isinstance(error, EvalsError):
                 log.error("%s: %s", self.claim.key, traceback.format_exc())
-            result = await self._infra(f"{type(error).__name__}: {error}")
-        self.final = self.final or last
-        assert self.attempt is not None
-        attempt_id = self.attempt.id
-        await asyncio.to_thread(self.context.ledger.finish_attempt, self.claim, attempt_id, result, last=self.final)
-        await self._end_sandbox()
-        return CellDone(key=self.claim.key, attempt_id=attempt_id, outcome=result.outcome, error=result.error, result=result)
+            return await self._infra(f"{type(error).__name__}: {error}")
 
-    async def _intend(self) -> None:
-        if self.attempt is None:
-            context = self.context
-            self.attempt = await asyncio.to_thread(
-                context.ledger.begin_attempt,
-                self.claim,
-                backend=context.backend.name,
-                host_id=context.host.id,
-                name_sandbox=lambda number: sandbox_name(context.installation, self.claim.key, number),
-                reserve_usd=reservation(context.experiment, self.case.limits),
-            )
+    async def finish(self, result: AttemptResult, *, last: bool) -> None:
+        """Durable first, then the sandbox ends: a crash in between leaves one that the reaper finds."""
+        await asyncio.to_thread(self.context.ledger.finish_attempt, self.claim, self.attempt.id, result, last=last)
+        sandbox = await self.context.backend.find(self.attempt.sandbox)
+        if sandbox is not None:
+            await sandbox.terminate()
 
-    async def _attempt(self) -> AttemptResult:
-        assert self.attempt is not None
+    async def _run(self) -> AttemptResult:
         sandbox = await self._setup()
         self._agent_started = True
         left_s = await asyncio.to_thread(self.context.ledger.agent_started, self.claim, self.attempt.id, self.case.limits.wall_s)
@@ -154,7 +159,6 @@ class _AttemptRun:
 
     async def _setup(self) -> Sandbox:
         context, attempt = self.context, self.attempt
-        assert attempt is not None
         if attempt.agent_started_at is not None and await context.backend.find(attempt.sandbox) is None:
             raise SandboxLost(f"{attempt.sandbox} is gone; its agent had started at {attempt.agent_started_at:%H:%M:%S}")
         async with context.setups.hold():
@@ -201,7 +205,7 @@ class _AttemptRun:
     async def _watch(self, sandbox: Sandbox, left_s: float) -> tuple[CommandState, Stop | None]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + left_s + GRACE_S
-        meter = _Meter(self.case.limits, self.context.prices, self.started_at)
+        meter = Meter(self.case.limits, self.context.prices, self.started_at)
         pause_s = _POLL_MIN_S
         while True:
             state = await sandbox.state(AGENT)
@@ -223,7 +227,7 @@ class _AttemptRun:
 
     def _result(self, state: CommandState, stop: Stop | None, persisted: Persisted) -> AttemptResult:
         decision = decide(
-            persisted.result if persisted.result is not None else AgentResult(status=None, error="unread"),
+            persisted.result,
             exit_code=state.exit_code,
             stop=stop,
             platform_faults=self._faults(),
@@ -249,7 +253,7 @@ class _AttemptRun:
 
     def _faults(self) -> list[str]:
         gateway, attempt = self.context.gateway, self.attempt
-        if attempt is None or not self.arm.manifest.egress:
+        if not self.arm.manifest.egress:
             return []
         faults = [
             f"the proxy could not reach {event.host}:{event.port}: {event.error}"
@@ -281,7 +285,6 @@ class _AttemptRun:
         )
 
     async def _salvage(self) -> Persisted | None:
-        assert self.attempt is not None
         try:
             sandbox = await self.context.backend.find(self.attempt.sandbox)
             return None if sandbox is None else await self.context.persister.persist(sandbox, self.context.experiment, self.key)
@@ -289,59 +292,10 @@ class _AttemptRun:
             log.warning("%s: what the failed attempt left could not be kept: %s", self.claim.key, error)
             return None
 
-    async def _end(self, outcome: Outcome, error: str, *, last: bool) -> None:
-        assert self.attempt is not None
-        result = AttemptResult(outcome=outcome, error=error)
-        await asyncio.to_thread(self.context.ledger.finish_attempt, self.claim, self.attempt.id, result, last=last)
-        await self._end_sandbox()
-
-    async def _end_sandbox(self) -> None:
-        assert self.attempt is not None
-        sandbox = await self.context.backend.find(self.attempt.sandbox)
-        if sandbox is not None:
-            await sandbox.terminate()
-
-
-class _Meter:
-    """Reads the transcript's new usage events at each poll, when the case limits what may be used."""
-
-    def __init__(self, limits: Limits, prices: PriceBook, started_at: datetime) -> None:
-        self._limits = limits
-        self._prices = prices
-        self._day = started_at.date()
-        self._reader = TranscriptReader()
-        self._offset = 0
-
-    async def read(self, sandbox: Sandbox) -> Stop | None:
-        limits = self._limits
-        if limits.cost_usd is None and limits.turns is None:
-            return None
-        while chunk := await sandbox.tail(f"{OUTPUT_DIR}/transcript.jsonl", self._offset, _TAIL_BYTES):
-            self._offset += len(chunk)
-            self._reader.feed(chunk)
-        usages = self._reader.usages
-        if limits.turns is not None and len(usages) > limits.turns:
-            return Stop.TURNS
-        cost = self._prices.cost(total_by_model(usages), self._day)
-        if limits.cost_usd is not None and cost is not None and cost > Decimal(str(limits.cost_usd)):
-            return Stop.COST
-        return None
-
 
 async def _settled(sandbox: Sandbox) -> CommandState:
-    """The state once the stopped command is recorded as ended; a few seconds at most."""
-    for _ in range(100):
-        state = await sandbox.state(AGENT)
-        if state.phase is not Phase.RUNNING:
-            break
-        await asyncio.sleep(0.05)
+    """The state once the stopped command is recorded as ended; as it is when that takes too long."""
+    deadline = asyncio.get_running_loop().time() + _SETTLE_S
+    while (state := await sandbox.state(AGENT)).phase is Phase.RUNNING and asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(_POLL_MIN_S)
     return state
-
-
-def reservation(experiment: ExperimentRow, limits: Limits) -> Decimal:
-    """What an attempt may cost at the most: the case's own limit, else its fair share of the budget."""
-    if experiment.budget_usd is None:
-        return Decimal(str(limits.cost_usd or 0))
-    if limits.cost_usd is not None:
-        return Decimal(str(limits.cost_usd))
-    return (experiment.budget_usd / experiment.n_cells).quantize(Decimal("1e-9"))

@@ -9,7 +9,7 @@ import signal
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -203,7 +203,7 @@ class Engine:
         )
 
     @contextmanager
-    def _signals(self) -> Iterator[None]:
+    def _signals(self) -> Generator[None]:
         """SIGTERM and SIGINT drain, unless a cancel was asked for: the heartbeat sees that."""
         loop = asyncio.get_running_loop()
         if threading.current_thread() is not threading.main_thread():

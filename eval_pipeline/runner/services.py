@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +77,7 @@ class Services:
 
 
 @contextmanager
-def open_services(settings: Settings, records: Records) -> Iterator[Services]:
+def open_services(settings: Settings, records: Records) -> Generator[Services]:
     gateway = Gateway(Paths.of(settings.state_dir), settings.state_dir, local=(), idle_s=GATEWAY_IDLE_S)
     installation = records.ledger.installation_id()
     backend = LocalBackend(installation, settings.state_dir, Egress(admit=gateway.admit, release=gateway.release))

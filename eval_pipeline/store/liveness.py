@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def engines_dir(settings: Settings) -> Path:
 
 
 @contextmanager
-def alive(folder: Path, engine_id: str) -> Iterator[None]:
+def alive(folder: Path, engine_id: str) -> Generator[None]:
     """Hold a lock that the kernel frees when this process ends, however it ends."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{engine_id}.lock"

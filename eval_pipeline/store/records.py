@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class Records:
 
 
 @contextmanager
-def open_records(settings: Settings) -> Iterator[Records]:
+def open_records(settings: Settings) -> Generator[Records]:
     """Start the embedded server if need be, upgrade the ledger, connect, and end the leases of this place's dead engines."""
     with embedded_server(settings) as url:
         database = Database(url, on_outage=lambda: restart_if_down(settings))

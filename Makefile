@@ -1,0 +1,61 @@
+# `make demo` and `make test` need nothing but Linux, make, git and Python >= 3.11 with venv; the rest they fetch themselves.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# A date in the form of `date -I`: nothing that was published within the 7 days before `make lock` is taken.
+BEFORE := $(shell date -u -d '7 days ago' +%F)
+PYTEST := $(BIN)/pytest -q
+
+.PHONY: demo up check format test test-all bench lock preflight packages dev
+
+demo: $(VENV)/.runtime
+	$(BIN)/evals demo
+
+up: $(VENV)/.runtime
+	$(BIN)/evals up
+
+check: dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(PYTEST) -n 2 -m "not slow and not long"
+
+format: dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: dev packages
+	$(PYTEST) -n 2 -m "not long"
+
+test-all: dev packages
+	$(PYTEST) -m long
+
+preflight:
+	@$(PYTHON) eval_pipeline/sandbox/local/preflight.py
+
+dev: $(VENV)/.dev
+
+$(VENV)/.runtime: requirements.lock pyproject.toml | preflight
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+$(VENV)/.dev: requirements-dev.lock $(VENV)/.runtime
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	touch $@
+
+# Debian packages that tests use. Without root the missing ones are named.
+packages:
+	@missing=""; for name in $$(cat debian-packages.txt); do dpkg -s $$name >/dev/null 2>&1 || missing="$$missing $$name"; done; \
+	[ -z "$$missing" ] || { \
+	  [ "$$(id -u)" = 0 ] || { echo "run as root: apt-get install -y$$missing" >&2; exit 2; }; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; }
+
+COMPILE := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+  --no-strip-extras --no-header --quiet --exclude-newer $(BEFORE)
+
+# Needs uv on the PATH.
+lock:
+	$(COMPILE) --extra build -o requirements.lock
+	$(COMPILE) --extra build --extra dev -c requirements.lock -o requirements-dev.lock
