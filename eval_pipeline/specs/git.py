@@ -56,7 +56,7 @@ def worktree_tree(repo: Path, path: str) -> str:
     top = Path(_text(repo, "rev-parse", "--show-toplevel", problem=f"{repo} is not a git working tree"))
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "GIT_INDEX_FILE": str(Path(folder) / "index")}
-        for args in (["read-tree", "HEAD"], ["add", "--all", "."]):
+        for args in (["read-tree", "HEAD"], ["add", "--all", "--", path]):
             done = _git(top, *args, env=env)
             if done.returncode != 0:
                 raise SpecError(f"the working tree {top} can't be read: {done.stderr.decode(errors='replace').strip()}")

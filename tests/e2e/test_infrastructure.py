@@ -1,0 +1,116 @@
+"""Who decides what was the platform's fault, and what a signal to the engine costs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from support.project import Project
+
+from eval_pipeline.sandbox.local import launch
+from eval_pipeline.sandbox.local.places import prepare
+
+pytestmark = pytest.mark.slow
+
+CALL_OUT = """#!/usr/bin/env python3
+import json, os, pathlib, urllib.request
+out = pathlib.Path(os.environ["EVALS_OUTPUT"])
+try:
+    urllib.request.urlopen("http://nowhere.invalid:80/", timeout=5)
+except OSError as error:
+    (out / "result.json").write_text(json.dumps({"status": "error", "answer": None, "error": f"provider: {error}"}))
+"""
+
+
+def running(project: Project, name: str, count: int) -> None:
+    project.wait_for(lambda: project.evals("experiment", "status", name)["states"].get("running") == count)
+
+
+def test_a_lost_sandbox_is_our_fault_and_the_cell_is_tried_again(project: Project) -> None:
+    project.agent("sleep 4; answer yes")
+    project.case()
+    project.experiment("lost")
+    name = project.evals("experiment", "run", "lost")["experiment"]
+    running(project, name, 1)
+    sandbox = project.cells(name)[0]["attempts"][0]["sandbox"]
+    inmate = launch.inmate(Path(prepare(project.state_dir).scratch) / sandbox)
+    assert inmate is not None
+    os.kill(inmate.pid, signal.SIGKILL)
+    project.wait_for(lambda: project.evals("experiment", "status", name)["status"] == "done")
+    (cell,) = project.cells(name)
+    assert [attempt["outcome"] for attempt in cell["attempts"]] == ["infra_failure", "ok"]
+    assert "SandboxLost" in cell["attempts"][0]["error"]
+    assert cell["score"] == 1.0
+    assert project.evals("sandbox", "list") == []
+
+
+def test_a_dial_failure_seen_by_the_proxy_is_no_agent_error(project: Project) -> None:
+    project.commit({"bin/agent": CALL_OUT})
+    project.manifest(egress=["nowhere.invalid:80"])
+    project.commit({})
+    project.case()
+    project.experiment("dial")
+    assert project.run("dial", check=False)["data"]["n_failed"] == 1
+    (cell,) = project.cells("dial")
+    assert [attempt["outcome"] for attempt in cell["attempts"]] == ["infra_failure"] * 4
+    assert "the proxy could not reach nowhere.invalid:80" in cell["attempts"][0]["error"]
+    assert cell["score"] is None
+
+
+def test_what_the_allowlist_refuses_is_the_agents_own_error(project: Project) -> None:
+    project.commit({"bin/agent": CALL_OUT})
+    project.manifest(egress=["elsewhere.invalid:80"])
+    project.commit({})
+    project.case()
+    project.experiment("denied")
+    project.run("denied")
+    (cell,) = project.cells("denied")
+    assert (cell["outcome"], len(cell["attempts"]), cell["score"]) == ("agent_error", 1, 0.0)
+
+
+def test_sigterm_drains_and_the_next_engine_adopts(project: Project) -> None:
+    project.agent("echo s >> $EVALS_OUTPUT/starts; sleep 6; answer yes")
+    project.case()
+    project.experiment("drained", trials=2)
+    name = project.evals("experiment", "run", "drained")["experiment"]
+    running(project, name, 2)
+    (pid,) = project.engine_pids(name)
+    os.kill(pid, signal.SIGTERM)
+    project.wait_for(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split(")")[1][:3])
+    assert [row["owner"] for row in project.evals("sandbox", "list")] == ["attempt"] * 2
+    project.run("drained")
+    assert [(cell["outcome"], len(cell["attempts"])) for cell in project.cells(name)] == [("ok", 1)] * 2
+    assert project.evals("sandbox", "list") == []
+
+
+def test_the_reaper_ends_only_what_nobody_owns(project: Project) -> None:
+    import asyncio
+
+    from eval_pipeline.sandbox.base import SandboxSpec
+    from eval_pipeline.sandbox.local.backend import LocalBackend
+    from eval_pipeline.settings import Settings
+    from eval_pipeline.store.records import open_records
+
+    settings = Settings(state_dir=project.state_dir, worlds_dir=project.worlds)
+    with open_records(settings) as records:
+        ours = records.ledger.installation_id()
+
+    async def make(name: str, installation: str) -> None:
+        backend = LocalBackend(installation, project.state_dir)
+        await backend.get_or_create(SandboxSpec(name=name, installation=installation))
+
+    async def end(name: str, installation: str) -> None:
+        sandbox = await LocalBackend(installation, project.state_dir).find(name)
+        assert sandbox is not None and await sandbox.alive()
+        await sandbox.terminate()
+
+    asyncio.run(make("e-left", ours))
+    asyncio.run(make("e-foreign", "somebody-else"))
+    try:
+        owners = {row["sandbox"]: row["owner"] for row in project.evals("sandbox", "list")}
+        assert owners == {"e-left": "nobody", "e-foreign": "somebody-else"}
+        assert project.evals("sandbox", "reap") == {"reaped": ["e-left"]}
+    finally:
+        asyncio.run(end("e-foreign", "somebody-else"))

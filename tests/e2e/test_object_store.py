@@ -1,0 +1,41 @@
+"""The same cells with artifacts in S3: a real boto3 against a moto server."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+from support.places import short_dir
+from support.project import Project
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Generator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+    for name, value in {**keys, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
+        monkeypatch.setenv(name, value)
+    boto3.client("s3").create_bucket(Bucket="evals")
+    yield "s3://evals/team"
+    server.stop()
+
+
+def test_snapshots_and_bundles_live_in_s3(state_dir: Path, bucket: str) -> None:
+    with short_dir() as root:
+        project = Project(root, state_dir, {"EVALS_ARTIFACTS_URL": bucket})
+        project.agent('grep -q "60 days" /world/documents/lease.txt && answer yes')
+        project.case()
+        project.experiment("s3")
+        name = project.run("s3")["experiment"]
+        assert [cell["score"] for cell in project.cells(name)] == [1.0]
+        assert "yes" in project.evals("cell", "show", f"{name}/w.c/a/0")["answer"]
+        stored = boto3.client("s3").list_objects_v2(Bucket="evals", Prefix="team/")["KeyCount"]
+        assert stored >= 3  # the snapshot, the bundle, the scored table
+        assert not (state_dir / "artifacts").exists()
