@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, cast
 
+from eval_pipeline.scoring.documents import SUFFIXES, Extract, Unreadable, suffix_of
+from eval_pipeline.scoring.untrusted import read_document
+
 MAX_SHOWN = 80
 
 # Characters that show nothing: soft hyphen, zero-width and direction marks, variation selectors, byte-order mark.
@@ -103,6 +106,22 @@ def read_file(evidence: Evidence, name: str) -> bytes:
     return evidence.files[found]
 
 
+def read_extract(evidence: Evidence, name: str) -> Extract:
+    """What stands in a DOCX, XLSX, PDF or e-mail that the agent wrote. Raises Absent."""
+    data = read_file(evidence, name)
+    try:
+        return read_document(data, name)
+    except Unreadable as error:
+        raise Absent(f"the file {shown(name)} {error}") from None
+
+
+def file_text(evidence: Evidence, name: str) -> str:
+    """Raises Absent."""
+    if suffix_of(name) in SUFFIXES:
+        return read_extract(evidence, name).text
+    return decode(read_file(evidence, name), name)
+
+
 def decode(data: bytes, name: str) -> str:
     """Text in UTF-8, or in UTF-16 with its mark. Raises Absent for anything else."""
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
@@ -121,7 +140,7 @@ def read_text(evidence: Evidence, target: str) -> str:
         text, name = evidence.answer or "", "the answer"
     else:
         path = target.removeprefix("file:")
-        text, name = decode(read_file(evidence, path), path), f"the file {shown(path)}"
+        text, name = file_text(evidence, path), f"the file {shown(path)}"
     if not tidy(text[:4096]) and not tidy(text):
         raise Absent("there is no answer" if target == "answer" and evidence.answer is None else f"{name} is empty")
     return text
@@ -187,6 +206,9 @@ class Arguments:
         if not isinstance(value, list) or not value:
             raise self.wrong(f"needs a list of texts as `{key}`, found {_kind(value)}")
         return [Arguments(self._check, self._form, item, main=key, options=()).text(key) for item in cast(list[Any], value)]
+
+    def one_or_more(self, key: str) -> list[str]:
+        return self.texts(key) if isinstance(self._values.get(key), list) else [self.text(key)]
 
     def flag(self, key: str, default: bool) -> bool:
         value = self._values.get(key, default)

@@ -16,12 +16,16 @@ json_path      PATH, or {path, equals, in},                           the JSON h
 file_exists    NAME, or {name, suffix, min_bytes}                     the agent wrote such a file (name may hold * and ?)
 cites          DOCUMENT, or {document, quote, min_words, in}          the quote, or any quotation of min_words (4) words or
                                                                       more, stands in the world's document
+xlsx_cell      {file, row, column, number, tolerance},                a cell in a row that names `row`, below a header that
+               also cell: B4, sheet, equals, contains                 names `column`, holds this; row and column may be lists
+docx           NAME, or {file, headings, tables}                      it is a DOCX with such headings, and so many tables
 all            [CHECK, ...]                                           every one is met
 any            [CHECK, ...]                                           at least one is met
 not            CHECK                                                  it is not met
 at_least       {n: N, of: [CHECK, ...]}                               N of them are met
 
-in: where to look: answer (default), file:NAME (a text file the agent wrote), for json_path also result.
+in: where to look: answer (default), file:NAME (what the agent wrote: text, or the text of .docx, .xlsx, .pdf, .eml), for
+json_path also result. Deleted and hidden text, hidden sheets and macros are not read, nor is a file that isn't what its name says.
 words: true finds whole words only. near: TEXT asks for the number within `within` (100) characters of the text.
 Texts compare without regard to case, spacing and compatibility forms (NFKC); a regex sees the text as it stands (NFC).
 1,234 is read both ways unless `decimal: '.'` or `decimal: ','` says which mark it is. m is million unless the unit is m.
@@ -36,7 +40,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from eval_pipeline.scoring import check_date, check_files, check_number, check_text
+from eval_pipeline.scoring import check_date, check_files, check_number, check_office, check_text
 from eval_pipeline.scoring.check_base import Absent, Arguments, CheckResult, Evidence, Run, nearest
 
 __all__ = ["CHECKS", "Check", "CheckResult", "Evidence", "run_check", "validate_check"]
@@ -68,6 +72,8 @@ CHECKS: Mapping[str, Check] = {
     "json_path": Check(form=check_files.JSON_PATH, build=check_files.json_path),
     "file_exists": Check(form=check_files.FILE_EXISTS, build=check_files.file_exists),
     "cites": Check(form=check_files.CITES, build=check_files.cites),
+    "xlsx_cell": Check(form=check_office.XLSX_CELL, build=check_office.xlsx_cell),
+    "docx": Check(form=check_office.DOCX, build=check_office.docx),
 }
 COMPOSED: Mapping[str, str] = {"all": ALL, "any": ANY, "not": NOT, "at_least": AT_LEAST}
 

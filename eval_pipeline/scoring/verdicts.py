@@ -10,6 +10,7 @@ from eval_pipeline.domain.canonical import digest
 from eval_pipeline.domain.lock import SCORING_VERSION
 from eval_pipeline.domain.rubric import Criterion, Rubric
 from eval_pipeline.scoring.checks import Evidence, run_check
+from eval_pipeline.scoring.documents import document_text
 
 CHECK_VERSION = f"check-{SCORING_VERSION}"
 
@@ -93,12 +94,3 @@ class Documents(Mapping[str, str]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-def document_text(path: Path) -> str:
-    """The text of a document: of a PDF by pypdf, else the file's own characters."""
-    if path.suffix.lower() == ".pdf":
-        import pypdf  # only here: it costs a tenth of a second that no other check should pay
-
-        return "\n".join(page.extract_text() for page in pypdf.PdfReader(path).pages)
-    return path.read_bytes().decode("utf-8", "replace")

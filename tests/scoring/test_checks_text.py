@@ -99,13 +99,13 @@ def test_in_looks_into_a_text_file() -> None:
         "notes/m.txt": "Kiel".encode("utf-16"),
         "u.txt": b"\xef\xbb\xbfKiel",
         "e\u0301.txt": b"Kiel",
-        "x.docx": b"PK\x00\xff",
+        "x.bin": b"PK\x00\xff",
         "z.txt": b" ",
     }
     for name in ("notes/m.txt", "u.txt", "\u00e9.txt"):
         assert run({"equals": {"text": "kiel", "in": f"file:{name}"}}, files=files).verdict == 1
     for name, why in (
-        ("x.docx", "not text"),
+        ("x.bin", "not text"),
         ("z.txt", "is empty"),
         ("none.txt", "there is no file 'none.txt'; the agent wrote: 'e\u0301.txt', 'notes/m.txt'"),
     ):
