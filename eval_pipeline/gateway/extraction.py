@@ -20,6 +20,7 @@ FOUND = 0.4  # below this coverage the texts don't speak of the question
 FOUND_ONE_OF_MANY = 0.25  # the same where each text can hold but one item of a list or sum
 NEAR, FAR = 0.6, 0.4  # a further source is named when its best sentence reaches this share of the best one
 MAX_PER_SOURCE, MAX_SENTENCES = 2, 3
+ROW, MAX_ROWS = 0.5, 20  # a sentence is a row of a table when it reaches this share of the best one
 
 _STOP_WORDS = """
 a about after all also amount an and answer any are as at be been both but by can could did do does draft each euro
@@ -31,6 +32,8 @@ with would write you your
 _STOP = frozenset(_STOP_WORDS.split())
 _WORD = re.compile(r"[^\W_]+")
 _MONEY = re.compile(r"(?:EUR|USD|GBP|€|\$|£)\s?(\d[\d,]*(?:\.\d+)?)")
+_PAIR = re.compile(r"(?:^|; |\] )([^:;\]]{2,40}): ([^;]+)")
+_COLUMNS = re.compile(r"\bcolumns?:? ([^.;:\n]+)", re.I)
 _DURATION = re.compile(
     r"\b(\d+|[a-z]+)\s+(?:business |working |calendar )?(?:days?|weeks?|months?|years?)\b(?!\s+of\s+age)", re.I
 )
@@ -96,6 +99,39 @@ def report(question: str, sources: Sequence[Source], jitter: Jitter) -> str:
         lines += [f"- {_quote(sentence)}" for sentence in found] or [_not_found(ranked, sources)]
     lines += ["", "## Sources read", "", *(f"- {source.name}" for source in sources)]
     return "\n".join(lines) + "\n"
+
+
+def table(question: str, sources: Sequence[Source], jitter: Jitter) -> str:
+    """A table in Markdown for a file: the columns the question names, a row for each sentence that speaks of it."""
+    match = _COLUMNS.search(question)
+    columns = (
+        [c.strip() for c in re.split(r",\s*(?:and\s+)?|\s+and\s+", match[1]) if c.strip()]
+        if match
+        else ["Item", "Amount", "Source"]
+    )
+    ranked = rank(question, question, sources, jitter)
+    wanted = next((kind for column in columns if (kind := _wanted(column))), None)
+    rows = [s for s in _fitting(ranked, wanted) if s.score >= ROW * ranked[0].score][:MAX_ROWS]
+    cells = [[_cell(column, sentence) for column in columns] for sentence in dict.fromkeys(rows)]
+    if wanted is _MONEY and _asks(question, "total", "sum"):
+        amounts = [_MONEY.search(sentence.text) for sentence in dict.fromkeys(rows)]
+        total = sum(_amount(amount) for amount in amounts if amount)
+        cells.append(["Total" if i == 0 else _grouped(total) if _wanted(c) is _MONEY else "" for i, c in enumerate(columns)])
+    lines = [" | ".join(text.replace("|", "/") for text in row) for row in [columns, ["---"] * len(columns), *cells]]
+    return "\n".join(f"| {line} |" for line in lines) + "\n"
+
+
+def _cell(column: str, sentence: Sentence) -> str:
+    """What the sentence says under that name, else what it holds of the kind the name asks for, else the sentence."""
+    asked = _stems(column)
+    pairs = {name: value.strip() for name, value in _PAIR.findall(sentence.text) if _stems(name) & asked}
+    if pairs:
+        return max(pairs.items(), key=lambda pair: len(_stems(pair[0]) & asked))[1]
+    if asked & _stems("source document"):
+        return sentence.source.name
+    kind = _wanted(column)
+    match = kind.search(sentence.text) if kind else None
+    return match.group() if match else "" if kind else sentence.text
 
 
 def rank(part: str, question: str, sources: Sequence[Source], jitter: Jitter) -> list[Sentence]:
@@ -184,7 +220,7 @@ def _wanted(question: str) -> re.Pattern[str] | None:
     lowered = question.lower()
     if re.search(r"notice period|how long|how many (?:days|weeks|months)|period of notice", lowered):
         return _DURATION
-    if re.search(r"how much|\bamounts?\b|\bprice\b|\btotal\b|\bin euro\b", lowered):
+    if re.search(r"how much|\bamounts?\b|\bprice\b|\btotal\b|\bin (?:euro|pounds|eur|gbp|usd)\b", lowered):
         return _MONEY
     if re.search(r"\bfees?\b|\bpenalt(?:y|ies)\b|\brates?\b", lowered):
         return _MONEY_OR_RATE
@@ -230,10 +266,19 @@ def _not_found(ranked: Sequence[Sentence], sources: Sequence[Source]) -> str:
 
 
 def _total(chosen: Sequence[Sentence]) -> str:
-    amounts = [_MONEY.findall(sentence.text)[0] for sentence in chosen]
-    total = sum(float(amount.replace(",", "")) for amount in amounts)
-    shown = f"{total:,.2f}".removesuffix(".00")
-    return f"Total: EUR {shown} (EUR {' + EUR '.join(amounts)}).\n" + "\n".join(f"- {_quote(sentence)}" for sentence in chosen)
+    amounts = [match for sentence in chosen if (match := _MONEY.search(sentence.text))]
+    currency = amounts[0].group().removesuffix(amounts[0][1])
+    total = _grouped(sum(map(_amount, amounts)))
+    quotes = "\n".join(f"- {_quote(sentence)}" for sentence in chosen)
+    return f"Total: {currency}{total} ({' + '.join(amount.group() for amount in amounts)}).\n{quotes}"
+
+
+def _amount(money: re.Match[str]) -> float:
+    return float(money[1].replace(",", ""))
+
+
+def _grouped(amount: float) -> str:
+    return f"{amount:,.2f}".removesuffix(".00")
 
 
 def _listing(question: str, chosen: Sequence[Sentence]) -> str:

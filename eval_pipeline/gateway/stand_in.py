@@ -21,12 +21,13 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from eval_pipeline.gateway.extraction import Jitter, Source, compose, content_words, report
+from eval_pipeline.gateway.extraction import Jitter, Source, compose, content_words, report, table
 
 MODEL = "stand-in"
 CALL_S, INPUT_TOKENS_PER_S, OUTPUT_TOKENS_PER_S = 0.03, 20_000.0, 1_500.0
 MAX_QUERIES, READS_PER_TURN, MAX_READS = 3, 3, 12
-_FILE = re.compile(r"\b[\w-]+\.(?:md|txt)\b")
+_FILE = re.compile(r"\b[\w-]+\.(?:md|txt|docx|xlsx|csv)\b")
+_TABLES = (".xlsx", ".csv")
 
 Json = dict[str, Any]
 
@@ -196,7 +197,8 @@ def _next_message(messages: Sequence[_Message], tools: dict[str, list[str]], jit
     sources = _sources(calls)
     file = _FILE.search(question)
     if write and file and not _used(calls, write):
-        return _tool_message(len(messages), [(write, [file.group(), report(question, sources, jitter)])], tools)
+        content = (table if file.group().endswith(_TABLES) else report)(question, sources, jitter)
+        return _tool_message(len(messages), [(write, [file.group(), content])], tools)
     written = f"I have written {file.group()}.\n" if file and any("write" in call.tool for call in calls) else ""
     return {"role": "assistant", "content": written + compose(question, sources, jitter), "refusal": None}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sqlite3
 import stat
@@ -84,8 +85,9 @@ def test_the_manifest_is_one_and_its_commands_can_be_executed() -> None:
         assert (APP / argv[0]).stat().st_mode & stat.S_IXUSR
     assert manifest.image.requirements is not None
     lock = (APP / manifest.image.requirements).read_text()
-    assert lock.count("==") == 1
-    assert "--hash=sha256:" in lock
+    pinned = re.findall(r"^([\w-]+)==\S+ \\\n(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", lock, re.MULTILINE)
+    assert len(pinned) == lock.count("==")
+    assert {re.split("[>=<]", line)[0] for line in (APP / "requirements.in").read_text().splitlines()} <= set(pinned)
 
 
 # Restore

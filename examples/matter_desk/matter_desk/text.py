@@ -1,34 +1,42 @@
-"""Plain text of the file types a matter holds."""
+"""Text of the file types a matter holds, with the place of each piece: page, paragraph, row of a sheet."""
 
 from __future__ import annotations
 
 import email
 import email.policy
+import io
+from collections.abc import Callable
 from email.message import EmailMessage
-from pathlib import Path
+from pathlib import Path, PurePath
+
+from matter_desk.office import docx_text, xlsx_text
 
 TEXT_SUFFIXES = frozenset({".md", ".txt", ".csv"})
 
 
 def extract(path: Path) -> str:
-    """Raise ValueError for a file type that has no text here: a matter with a hole in it must not load."""
-    suffix = path.suffix.lower()
+    """Raise ValueError for a file that has no text here: a matter with a hole in it must not load."""
+    return _text(path.name, path.read_bytes())
+
+
+def _text(name: str, data: bytes) -> str:
+    suffix = PurePath(name).suffix.lower()
     if suffix in TEXT_SUFFIXES:
-        return path.read_text(encoding="utf-8")
-    if suffix == ".eml":
-        return _email_text(path.read_bytes())
-    if suffix == ".pdf":
-        return _pdf_text(path)
-    raise ValueError(
-        f"{path.name}: no text can be taken from {suffix or 'a file without suffix'}; known: .md .txt .csv .eml .pdf"
-    )
+        return data.decode("utf-8")
+    if suffix not in READERS:
+        known = " ".join(sorted(TEXT_SUFFIXES | READERS.keys()))
+        raise ValueError(f"{name}: no text can be taken from {suffix or 'a file without suffix'}; known: {known}")
+    text = READERS[suffix](data)
+    if not text.strip():
+        raise ValueError(f"{name}: it holds no text; it would be invisible to every search")
+    return text
 
 
 def title(path: Path, text: str) -> str:
     """The first heading, subject or line; the file's name when there is none."""
     for line in text.splitlines():
         words = line.removeprefix("Subject:").lstrip("#").strip().replace("**", "")
-        if words and not line.startswith(("From:", "To:", "Cc:", "Date:")):
+        if words and not line.startswith(("From:", "To:", "Cc:", "Date:", "[page ")):
             return words[:160]
     return path.name
 
@@ -49,23 +57,28 @@ def passages(text: str) -> list[str]:
 def _email_text(raw: bytes) -> str:
     message = email.message_from_bytes(raw, policy=email.policy.default)
     headers = [f"{name}: {message[name]}" for name in ("From", "To", "Cc", "Date", "Subject") if message[name]]
-    return (
-        "\n".join(headers)
-        + "\n\n"
-        + "\n\n".join(_part_text(part) for part in message.walk() if part.get_content_maintype() == "text")
-    )
+    parts = [_part_text(part) for part in message.walk() if not part.is_multipart()]
+    return "\n\n".join(["\n".join(headers), *(text for text in parts if text)])
 
 
 def _part_text(part: EmailMessage) -> str:
-    content = str(part.get_content())
     name = part.get_filename()
-    return f"Attachment {name}:\n\n{content}" if name else content
+    if name is None:
+        return str(part.get_content()) if part.get_content_maintype() == "text" else ""
+    content = part.get_payload(decode=True)
+    return f"Attachment {name}:\n\n{_text(name, content if isinstance(content, bytes) else b'')}"
 
 
-def _pdf_text(path: Path) -> str:
+def _pdf_text(data: bytes) -> str:
     from pypdf import PdfReader  # slow to import, and only a world with PDFs needs it
 
-    text = "\n\n".join(page.extract_text() for page in PdfReader(path).pages)
-    if not text.strip():
-        raise ValueError(f"{path.name}: the PDF holds no text; it would be invisible to every search")
-    return text
+    pages = [page.extract_text().strip() for page in PdfReader(io.BytesIO(data)).pages]
+    return "\n\n".join(f"[page {number}]\n\n{text}" for number, text in enumerate(pages, start=1) if text)
+
+
+READERS: dict[str, Callable[[bytes], str]] = {
+    ".docx": docx_text,
+    ".eml": _email_text,
+    ".pdf": _pdf_text,
+    ".xlsx": xlsx_text,
+}

@@ -6,6 +6,7 @@ import json
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
+from matter_desk.office import docx_of, xlsx_of
 from matter_desk.store import Desk
 
 
@@ -19,7 +20,12 @@ DEFINITIONS = [
     _tool("list_documents", "List the documents of the matter that you may read."),
     _tool("search", "Find documents by words. Returns the best document first, each with a passage.", query="words to look for"),
     _tool("read_document", "Read the whole text of a document.", path="path as returned by search or list_documents"),
-    _tool("write_file", "Write a file to deliver.", path="relative file name, e.g. memo.md", content="the file's whole text"),
+    _tool(
+        "write_file",
+        "Write a file to deliver. A .docx is made from Markdown (headings, lists, tables), an .xlsx from tables in Markdown or CSV.",
+        path="relative file name, e.g. memo.docx",
+        content="the file's whole text",
+    ),
 ]
 
 
@@ -72,10 +78,16 @@ class Tools:
         target = self._files / relative
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content.encode("utf-8", "replace"))
+            target.write_bytes(encoded(relative.suffix.lower(), content))
         except (OSError, ValueError) as error:
             return {"error": f"{path!r} could not be written: {error}"}
         return {"written": path, "characters": len(content)}
+
+
+def encoded(suffix: str, content: str) -> bytes:
+    """Raise ValueError when the content doesn't make a file of this kind."""
+    writers = {".docx": docx_of, ".xlsx": xlsx_of}
+    return writers[suffix](content) if suffix in writers else content.encode("utf-8", "replace")
 
 
 def _strings(arguments: str) -> dict[str, str] | None:
