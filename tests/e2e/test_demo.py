@@ -43,10 +43,10 @@ def replace_in_world(project: Project, world: str, old: str, new: str) -> int:
 
 def test_a_replaced_fact_moves_the_score(project: Project) -> None:
     desk(project)
-    experiment(project, "fact", ["harbour-spa.fuel-notice"])
+    experiment(project, "fact", ["harbour-spa.rent-total"])
     (before,) = project.cells(project.run("fact")["experiment"])
     assert before["score"] is not None and before["score"] > 0.9
-    assert replace_in_world(project, "harbour-spa", "sixty", "seventy") + replace_in_world(project, "harbour-spa", "60", "70") > 0
+    assert replace_in_world(project, "harbour-spa", "44,500", "46,700") > 0
     (after,) = project.cells(project.run("fact")["experiment"])
     assert after["cell"] != before["cell"]  # another world is another experiment
     assert after["score"] < before["score"]
