@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -104,15 +105,24 @@ def _status(row: ExperimentRow, tally: Any) -> str:
 
 @command.command("status")
 @click.argument("name")
+@click.option("--watch", is_flag=True, help="Follow it until nobody works on it any more.")
 @json_option
 @with_settings
-def status(settings: Settings, name: str, as_json: bool) -> None:
+def status(settings: Settings, name: str, watch: bool, as_json: bool) -> None:
     """Expected against actual cells, spend, who works on it, and why open cells are open."""
-    from eval_pipeline.cli.launch import stages
+    from eval_pipeline.cli.launch import WATCH_POLL_S, is_worked_on
+    from eval_pipeline.cli.progress import Progress, money, stages
     from eval_pipeline.store.records import open_records
 
     with open_records(settings) as records:
         row = records.ledger.experiment(name)
+        if watch:
+            with Progress(records, row) as progress:
+                progress.update()
+                while is_worked_on(settings, records, row.id):
+                    time.sleep(WATCH_POLL_S)
+                    progress.update()
+            row = records.ledger.experiment(row.id)
         tally = records.views.tallies(row.id)[row.id]
         engines = records.leases.engines_of(row.id)
         failing = [c for c in records.views.cells(row.id) if c.state != "done" and c.attempts and c.attempts[-1].error]
@@ -132,8 +142,7 @@ def status(settings: Settings, name: str, as_json: bool) -> None:
 
     def people() -> None:
         click.echo(f"{row.id}: {data['status']}, {tally.n_done} of {row.n_cells} cells have a valid result; {stages(tally)}")
-        budget = f" of {row.budget_usd:f}" if row.budget_usd is not None else ""
-        click.echo(f"spent or reserved: {row.committed_usd:f}{budget} USD")
+        click.echo(f"spent or reserved: {money(row.committed_usd, row.budget_usd)}")
         for engine in engines:
             click.echo(f"engine {engine.id[:8]}, process {engine.pid}, since {shown(engine.started_at)}")
         if not engines and tally.n_done < row.n_cells:

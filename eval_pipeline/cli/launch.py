@@ -6,22 +6,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from eval_pipeline.cli.output import note
-from eval_pipeline.domain.cell import CellState
+from eval_pipeline.cli.progress import Progress
 from eval_pipeline.errors import IsolationUnavailable
 from eval_pipeline.sandbox.local import preflight
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.liveness import end_dead_engines
 from eval_pipeline.store.records import Records
-from eval_pipeline.store.views import Tally
 
-_POLL_S = 0.5
-_LINE_EVERY_S = 5.0
+WATCH_POLL_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +52,12 @@ def require_isolation() -> None:
         raise IsolationUnavailable(f"this machine can't isolate a sandbox: {found[0]}", hint=found[1])
 
 
+def is_worked_on(settings: Settings, records: Records, experiment: str) -> bool:
+    """Whether a living engine owns cells of the experiment."""
+    end_dead_engines(records.leases, settings)
+    return bool(records.leases.engines_of(experiment))
+
+
 class Watch:
     """Follows an experiment until its engine is gone or `timeout_s` is over. The first Ctrl-C cancels, the second detaches."""
 
@@ -71,21 +75,20 @@ class Watch:
         """True when the engine has ended; False when we left while it goes on."""
         before = signal.signal(signal.SIGINT, self._interrupted)
         try:
-            with _progress(self._experiment.n_cells) as update:
+            with Progress(self._records, self._experiment) as progress:
                 while True:
                     ended = self._ended()
-                    update(self._records.views.tallies(self._experiment.id)[self._experiment.id])
+                    progress.update()
                     if ended or self._interrupts > 1 or (self._deadline and time.monotonic() > self._deadline):
                         return ended
-                    time.sleep(_POLL_S)
+                    time.sleep(WATCH_POLL_S)
         finally:
             signal.signal(signal.SIGINT, before)
 
     def _ended(self) -> bool:
         if self._launched.process is not None:
             return self._launched.process.poll() is not None
-        end_dead_engines(self._records.leases, self._settings)
-        return not self._records.leases.engines_of(self._experiment.id)
+        return not is_worked_on(self._settings, self._records, self._experiment.id)
 
     def _interrupted(self, *_: object) -> None:
         self._interrupts += 1
@@ -94,46 +97,3 @@ class Watch:
             note("\ncancelling: sandboxes are being ended and their cells opened again; press Ctrl-C again to leave it to itself")
         else:
             note(f"\ndetached; it goes on alone. Watch: evals experiment status {self._experiment.id}")
-
-
-class _progress:
-    """A bar on a terminal, a line every few seconds elsewhere."""
-
-    def __init__(self, n_cells: int) -> None:
-        self._n_cells = n_cells
-        self._next_line = 0.0
-        self._last = ""
-        self._bar = _bar(n_cells) if sys.stderr.isatty() else None
-
-    def __enter__(self) -> Callable[[Tally], None]:
-        if self._bar is not None:
-            self._bar[0].start()
-        return self._update
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar[0].stop()
-
-    def _update(self, tally: Tally) -> None:
-        text = stages(tally)
-        if self._bar is not None:
-            self._bar[0].update(self._bar[1], completed=tally.n_done, stages=text)
-        elif text != self._last and (time.monotonic() >= self._next_line or tally.n_done == self._n_cells):
-            note(f"{tally.n_done}/{self._n_cells} cells: {text}")
-            self._next_line, self._last = time.monotonic() + _LINE_EVERY_S, text
-
-
-def _bar(n_cells: int):
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("cells"), TextColumn("{task.fields[stages]}"), TimeElapsedColumn())
-    progress = Progress(*columns, console=Console(file=sys.stderr))
-    return progress, progress.add_task("cells", total=n_cells, stages="")
-
-
-def stages(tally: Tally) -> str:
-    """`12 running, 3 agent_error` and so on: states first, then outcomes."""
-    order = [CellState.OPEN, CellState.SETUP, CellState.RUNNING, CellState.PERSISTING, CellState.FAILED]
-    states = [f"{tally.states[state]} {state}" for state in order if tally.states.get(state)]
-    return ", ".join([*states, *(f"{count} {outcome}" for outcome, count in sorted(tally.outcomes.items()))])

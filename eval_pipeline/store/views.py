@@ -107,6 +107,10 @@ class Views:
             tallies[name] = Tally(states=states, outcomes=outcomes, working=seen.working or working, finished_at=latest)
         return tallies
 
+    def committed_usd(self, experiment: str) -> Decimal:
+        """Spent and reserved, over all attempts."""
+        return self._all(sa.select(experiments.c.committed_usd).where(experiments.c.id == experiment))[0].committed_usd
+
     def keys(self, experiment: str, states: Sequence[str] | None = None) -> list[str]:
         query = sa.select(cells.c.key).where(cells.c.experiment_id == experiment).order_by(cells.c.ordinal)
         if states is not None:
