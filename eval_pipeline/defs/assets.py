@@ -8,27 +8,17 @@ import dagster as dg
 from eval_pipeline.analysis.leaderboard import ArmRow
 from eval_pipeline.analysis.load import load_leaderboard, load_table
 from eval_pipeline.analysis.tables import flat_row
-from eval_pipeline.defs.cells import run_cells
 from eval_pipeline.defs.partitions import CELLS, EXPERIMENTS, WORLDS
 from eval_pipeline.defs.resources import EvalsResource
+from eval_pipeline.defs.runs import run_partitions
 from eval_pipeline.environment.snapshotting import record_snapshot
 from eval_pipeline.runner.finish import judge_missing
 
 OWNERS = ["team:evals"]
 
 
-class CellsConfig(dg.Config):
-    """experiment: run its cells that are not done, whatever the run's partitions; None: the run's own partitions.
-
-    keys: only these of them; empty means all.
-    """
-
-    experiment: str | None = None
-    keys: list[str] = []
-
-
 @dg.asset(partitions_def=WORLDS, group_name="worlds", kinds={"python", "postgres"}, owners=OWNERS)
-def world_snapshots(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.MaterializeResult[None]:
+def world_snapshots(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.MaterializeResult[Any]:
     """A world packed into one archive and addressed by the digest of its content; stored once, never changed."""
     world = evals.library().world(context.partition_key)
     with evals.records() as records:
@@ -56,16 +46,10 @@ def world_snapshots(context: dg.AssetExecutionContext, evals: EvalsResource) -> 
     partitions_def=CELLS,
     backfill_policy=dg.BackfillPolicy.single_run(),
 )
-def cell_results(context: dg.AssetExecutionContext, config: CellsConfig, evals: EvalsResource) -> Any:
+def cell_results(context: dg.AssetExecutionContext, evals: EvalsResource) -> Any:
     with evals.services() as services:
-        run_cells(context, services, _wanted(context, config, services.views))
+        run_partitions(context.op_execution_context, services)
     yield from ()
-
-
-def _wanted(context: dg.AssetExecutionContext, config: CellsConfig, views: Any) -> list[str]:
-    if config.experiment is None:
-        return list(context.partition_keys)
-    return config.keys or views.keys(config.experiment)
 
 
 _TABLE_COLUMNS = {
@@ -85,7 +69,7 @@ _TABLE_COLUMNS = {
         "dagster/column_schema": dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in _TABLE_COLUMNS.items()])
     },
 )
-def scored_table(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.MaterializeResult[None]:
+def scored_table(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.MaterializeResult[Any]:
     """One row a cell: identity, outcome, score and bounds, cost, latency. A view over verdicts, stored as CSV."""
     with evals.services() as services:
         experiment = services.ledger.experiment(context.partition_key)
@@ -115,7 +99,7 @@ def _csv(rows: list[dict[str, Any]]) -> bytes:
 
 
 @dg.asset(partitions_def=EXPERIMENTS, deps=[scored_table], group_name="results", kinds={"python", "postgres"}, owners=OWNERS)
-def leaderboard(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.MaterializeResult[None]:
+def leaderboard(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.MaterializeResult[Any]:
     """Arms side by side: score with its interval, pass rate, cost, latency, and what is missing."""
     with evals.records() as records:
         experiment = records.ledger.experiment(context.partition_key)

@@ -4,18 +4,21 @@ import dagster as dg
 
 from eval_pipeline.defs.assets import leaderboard, scored_table, world_snapshots
 from eval_pipeline.defs.cells import describe
+from eval_pipeline.defs.orphans import end_orphans
 from eval_pipeline.defs.partitions import CELLS, EXPERIMENTS, WORLDS
 from eval_pipeline.defs.resources import EvalsResource
 from eval_pipeline.store.records import Records
 
-snapshot_job = dg.define_asset_job("snapshot_worlds", selection=[world_snapshots], description="Pack worlds.")
-cells_job = dg.define_asset_job("run_cells", selection=["cell_results"], description="Run cells of an experiment in one engine.")
+FIRST = {"dagster/priority": "10"}
+"""Short runs that others wait for go before the cells in the queue."""
+
+snapshot_job = dg.define_asset_job("snapshot_worlds", selection=[world_snapshots], tags=FIRST, description="Pack worlds.")
 results_job = dg.define_asset_job(
-    "score_experiment", selection=[scored_table, leaderboard], description="Score a finished experiment."
+    "score_experiment", selection=[scored_table, leaderboard], tags=FIRST, description="Score a finished experiment."
 )
 
 
-@dg.sensor(target=[scored_table, leaderboard], minimum_interval_seconds=15, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(job=results_job, minimum_interval_seconds=15, default_status=dg.DefaultSensorStatus.RUNNING)
 def score_finished_experiments(context: dg.SensorEvaluationContext, evals: EvalsResource):
     """Score an experiment once for each time its cells have come to rest."""
     seen: dict[str, str] = json.loads(context.cursor or "{}")
@@ -33,9 +36,13 @@ def score_finished_experiments(context: dg.SensorEvaluationContext, evals: Evals
 
 @dg.sensor(minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING)
 def repair_records(context: dg.SensorEvaluationContext, evals: EvalsResource):
-    """Bring Dagster's records up to the ledger after a crash: worlds, partitions, and results without an event."""
+    """Bring Dagster's records up to the ledger after a crash: dead runs, worlds, partitions, and results without an event."""
+    ended = end_orphans(evals.settings(), context.instance)
+    if ended:
+        context.log.warning(f"ended {len(ended)} runs whose process is gone: {', '.join(ended)}")
     dynamic: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
-    missing = [name for name in evals.library().world_names() if name not in context.instance.get_dynamic_partitions("worlds")]
+    worlds = set(context.instance.get_dynamic_partitions("worlds"))
+    missing = [name for name in evals.library().world_names() if name not in worlds]
     if missing:
         dynamic.append(WORLDS.build_add_request(missing))
     with evals.records() as records:

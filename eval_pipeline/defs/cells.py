@@ -1,7 +1,10 @@
-"""What a run of `cell_results` does, whoever launched it: the CLI, the UI or a backfill."""
+"""What a run does that drives cells, whoever launched it: the CLI, the UI or a backfill."""
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -10,62 +13,152 @@ import dagster as dg
 from eval_pipeline.analysis.load import load_table
 from eval_pipeline.analysis.tables import ScoredCell
 from eval_pipeline.defs.events import CELL_RESULTS, CellEvents, Described
-from eval_pipeline.runner.engine import Engine, RunReport
+from eval_pipeline.domain.cell import CellState
+from eval_pipeline.errors import EvalsError
+from eval_pipeline.runner.engine import Engine
 from eval_pipeline.runner.services import Services
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
+from eval_pipeline.store.views import CellView
 
 _ENDING = {dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED}
+_POLL_S = 1.0
+CANCELLED, DRAINED = "cancelled", "drained"
+"""How the engine's reason for leaving cells open begins."""
 
 
-def run_cells(context: dg.AssetExecutionContext, services: Services, keys: Sequence[str]) -> None:
-    """Drive the cells to an end, log each, and raise dg.Failure when some have no valid result.
+def cell_events(context: dg.OpExecutionContext, records: Records) -> CellEvents:
+    experiment = cache(records.ledger.experiment)
 
-    A cell that is done already is not run: its result is logged again.
+    def described(keys: Sequence[str]) -> Described:
+        return [row for name, group in by_experiment(keys) for row in describe(records, experiment(name), group)]
+
+    return CellEvents(context, records.ledger, described)
+
+
+def by_experiment(keys: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Runs of neighbours: keys in the order of their partitions give each experiment once."""
+    return [(name, list(group)) for name, group in groupby(keys, key=lambda key: key.partition("/")[0])]
+
+
+class Drive:
+    """Brings cells to an end on behalf of one run and logs their results. A cell with a valid result is only logged again.
+
+    asked_at: when somebody asked for these cells. A failure after that is an answer, not a reason to run the cell again.
+    lift_cancel: a cancel before that no longer holds.
     """
-    failed: dict[str, str] = {}
-    for experiment_id, group in groupby(keys, key=lambda key: key.partition("/")[0]):
-        failed |= _run_experiment(context, services, experiment_id, list(group))
-    if failed:
-        raise dg.Failure(
-            f"{len(failed)} of {len(keys)} cells have no valid result",
-            metadata={"cells": dg.MetadataValue.json(failed)},
-            allow_retries=False,
+
+    def __init__(
+        self,
+        context: dg.OpExecutionContext,
+        services: Services,
+        events: CellEvents,
+        asked_at: datetime,
+        *,
+        lift_cancel: bool = True,
+    ) -> None:
+        self._context = context
+        self._services = services
+        self._events = events
+        self._asked_at = asked_at
+        self._lift_cancel = lift_cancel
+        self._put: set[str] = set()
+        self.failed: list[str] = []
+        """Cells that ended without a valid result since they were asked for."""
+
+    def run(self, keys: Sequence[str]) -> dict[str, str]:
+        """The cells that have no valid result now, each with the reason."""
+        left: dict[str, str] = {}
+        for name, group in by_experiment(keys):
+            left |= self._experiment(self._services.ledger.experiment(name), group)
+        return left
+
+    def ending(self) -> bool:
+        """Somebody ends the run through Dagster."""
+        run = self._context.instance.get_run_by_id(self._context.run_id)
+        return run is not None and run.status in _ENDING
+
+    def _experiment(self, experiment: ExperimentRow, keys: list[str]) -> dict[str, str]:
+        self._log_done(experiment, keys)
+        try:
+            stopped = self._until_settled(experiment, keys)
+        except EvalsError as error:  # one experiment that cannot run is no reason to leave the others of the run alone
+            self._context.log.error(f"{experiment.id}: {error}")
+            stopped = str(error)
+        done = self._log_done(experiment, keys)
+        self._context.log.info(f"{experiment.id}: {len(done)} of {len(keys)} cells have a valid result")
+        if self.ending() or (stopped or "").startswith(DRAINED):
+            raise dg.DagsterExecutionInterruptedError(stopped)
+        open_keys = [key for key in keys if key not in done]
+        seen = {cell.key: cell for cell in self._services.views.cells(experiment.id, open_keys)}
+        failed = {key: cell.attempts[-1].error or "no valid result" for key, cell in seen.items() if self._failed(cell)}
+        self.failed += failed
+        return {key: failed.get(key, stopped or "not started") for key in open_keys}
+
+    def _log_done(self, experiment: ExperimentRow, keys: Sequence[str]) -> set[str]:
+        done = set(self._services.views.keys(experiment.id, [CellState.DONE])).intersection(keys)
+        for key in keys:
+            if key in done and key not in self._put:
+                self._log(key)
+        return done
+
+    def _log(self, key: str) -> None:
+        self._put.add(key)
+        self._events.put(key)
+
+    def _failed(self, cell: CellView) -> bool:
+        """Attempts are used up, and the last one ended after the cell was asked for."""
+        ended_at = cell.attempts[-1].ended_at if cell.attempts else None
+        return cell.state == CellState.FAILED and ended_at is not None and ended_at > self._asked_at
+
+    def _until_settled(self, experiment: ExperimentRow, keys: Sequence[str]) -> str | None:
+        """Drive what nobody drives and wait for what somebody else does. None, or why cells were left open."""
+        cancelled_at = experiment.cancel_requested_at
+        if self._lift_cancel and cancelled_at is not None and cancelled_at < self._asked_at:
+            self._services.ledger.clear_cancel(experiment.id)
+        tried: set[str] = set()
+        while True:
+            if self._cancelled(experiment):
+                return CANCELLED
+            unsettled = self._unsettled(experiment, keys)
+            busy = set(self._services.views.in_other_hands(unsettled))
+            mine = [key for key in unsettled if key not in busy | tried]
+            if not mine and not busy:
+                return None
+            if mine:
+                report = asyncio.run(self._engine(experiment).run(mine))
+                if report.stopped is not None:
+                    return report.stopped
+            else:
+                time.sleep(_POLL_S)
+            tried = (tried | set(mine)) - busy
+
+    def _unsettled(self, experiment: ExperimentRow, keys: Sequence[str]) -> list[str]:
+        done = set(self._services.views.keys(experiment.id, [CellState.DONE]))
+        cells = self._services.views.cells(experiment.id, [key for key in keys if key not in done])
+        return [cell.key for cell in cells if not self._failed(cell)]
+
+    def _cancelled(self, experiment: ExperimentRow) -> bool:
+        return self.ending() or self._services.ledger.cancel_requested(experiment.id)
+
+    def _engine(self, experiment: ExperimentRow) -> Engine:
+        return Engine(
+            self._services,
+            experiment,
+            run_id=self._context.run_id,
+            on_done=lambda done: self._log(done.key) if done.outcome is not None and done.outcome.valid else None,
+            cancelled=self.ending,
         )
 
 
-def _run_experiment(context: dg.AssetExecutionContext, services: Services, experiment_id: str, keys: list[str]) -> dict[str, str]:
-    experiment = services.ledger.experiment(experiment_id)
-    events = CellEvents(context.instance, context.run, services.ledger, lambda keys: describe(services.records, experiment, keys))
-    engine = Engine(
-        services,
-        experiment,
-        run_id=context.run_id,
-        on_done=lambda done: events.put(done.key) if done.outcome is not None and done.outcome.valid else None,
-        cancelled=lambda: _run_status(context) in _ENDING,
-    )
-    try:
-        before = set(services.views.keys(experiment_id, ["done"]))
-        for key in before.intersection(keys):
-            events.put(key)
-        report = asyncio.run(engine.run([key for key in keys if key not in before]))
-        failed = _without_result(services.records, experiment, keys, report)
-        events.failed([key for key in failed if key in report.done])
-    finally:
-        events.close()
-    context.log.info(f"{experiment_id}: {len(report.done)} cells driven, {len(before & set(keys))} were done before")
-    return failed
-
-
-def _run_status(context: dg.AssetExecutionContext) -> dg.DagsterRunStatus | None:
-    run = context.instance.get_run_by_id(context.run_id)
-    return run.status if run else None
-
-
-def _without_result(records: Records, experiment: ExperimentRow, keys: list[str], report: RunReport) -> dict[str, str]:
-    done = set(records.views.keys(experiment.id, ["done"]))
-    why = {key: cell.error or "no valid result" for key, cell in report.done.items()}
-    return {key: why.get(key, report.stopped or "not started") for key in keys if key not in done}
+def raise_for(left: Mapping[str, str], n_cells: int) -> None:
+    """End the step as failed when cells have no valid result."""
+    if left:
+        raise dg.Failure(
+            f"{len(left)} of {n_cells} cells have no valid result",
+            metadata={"cells": dg.MetadataValue.json(dict(left))},
+            allow_retries=False,
+        )
 
 
 def describe(records: Records, experiment: ExperimentRow, keys: Sequence[str]) -> Described:
@@ -93,6 +186,7 @@ def _metadata(cell: ScoredCell) -> dict[str, Any]:
         "not_judged": cell.n_not_judged,
         "latency_s": cell.latency_s,
         "cost_usd": None if cell.cost_usd is None else float(cell.cost_usd),
+        "attempts": len(cell.view.attempts),
         "bundle": cell.counted.bundle if cell.counted else None,
         "error": cell.error,
     }
@@ -111,5 +205,6 @@ def _shown(values: dict[str, Any]) -> dict[str, Any]:
 def _links(key: str) -> dict[str, Any]:
     return {
         "show": dg.MetadataValue.md(f"`evals cell show {key}`"),
+        "transcript": dg.MetadataValue.md(f"`evals cell logs {key}`"),
         "rerun": dg.MetadataValue.md(f"`evals experiment rerun {key.partition('/')[0]} --cell {key}`"),
     }

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import dagster as dg
 from dagster._core.events import (  # the public API has no batched write; tests/defs hold these names to the pinned version
@@ -31,38 +31,40 @@ Described = list[tuple[dg.AssetMaterialization, int]]
 
 
 class CellEvents:
-    """Materializations of one run. `put` never blocks; `close` returns when everything is stored and marked in the ledger.
+    """Materializations written on behalf of one run. `put` never blocks; leaving the context stores and marks what is left.
 
     describe: from cell keys to their materializations, read from the ledger; keys without a valid result are left out.
     """
 
-    def __init__(
-        self, instance: dg.DagsterInstance, run: dg.DagsterRun, ledger: Ledger, describe: Callable[[list[str]], Described]
-    ) -> None:
-        self._instance = instance
-        self._run = run
+    def __init__(self, context: dg.OpExecutionContext, ledger: Ledger, describe: Callable[[Sequence[str]], Described]) -> None:
+        self._instance = context.instance
+        self._run = context.run
+        self._step = context.op.name
         self._ledger = ledger
         self._describe = describe
         self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._write, name="cell-events", daemon=True)
+
+    def __enter__(self) -> CellEvents:
         self._thread.start()
+        return self
 
-    def put(self, key: str) -> None:
-        self._queue.put(key)
-
-    def failed(self, keys: list[str]) -> None:
-        """A planned event without a materialization, in a run that fails, is what the UI shows as failed."""
-        for key in keys:
-            planned = AssetMaterializationPlannedData(CELL_RESULTS, partition=key, partitions_subset=None)
-            event = DagsterEvent.build_asset_materialization_planned_event(self._run.job_name, "cell_results", planned)
-            self._instance.report_dagster_event(event, run_id=self._run.run_id)
-
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._queue.put(None)
         self._thread.join()
         if self._error is not None:
             raise self._error
+
+    def put(self, key: str) -> None:
+        self._queue.put(key)
+
+    def failed(self, keys: Iterable[str]) -> None:
+        """A planned event without a materialization, in a run that fails, is what the UI shows as failed."""
+        for key in keys:
+            planned = AssetMaterializationPlannedData(CELL_RESULTS, partition=key, partitions_subset=None)
+            event = DagsterEvent.build_asset_materialization_planned_event(self._run.job_name, self._step, planned)
+            self._instance.report_dagster_event(event, run_id=self._run.run_id)
 
     def _write(self) -> None:
         try:
@@ -106,7 +108,7 @@ class CellEvents:
         event = DagsterEvent(
             event_type_value=DagsterEventType.ASSET_MATERIALIZATION.value,
             job_name=self._run.job_name,
-            step_key="cell_results",
+            step_key=self._step,
             event_specific_data=StepMaterializationData(materialization),
         )
         return EventLogEntry(
@@ -115,7 +117,7 @@ class CellEvents:
             user_message="",
             run_id=self._run.run_id,
             timestamp=time.time(),
-            step_key="cell_results",
+            step_key=self._step,
             job_name=self._run.job_name,
             dagster_event=event,
         )

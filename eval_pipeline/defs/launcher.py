@@ -48,9 +48,8 @@ def run_experiment(settings: Settings, experiment_id: str, keys: list[str]) -> i
             for world in missing:
                 _execute(instance, "snapshot_worlds", experiment, world)
             if wanted:
-                ops = {"cell_results": {"config": {"experiment": experiment.id, "keys": keys}}}
-                # Dagster wants a partition on the run, to look up the worlds behind it; the cells are in the config.
-                _execute(instance, "run_cells", experiment, wanted[0], ops)
+                ops = {"drive_cells": {"config": {"keys": wanted, "lift_cancel": False}}}
+                _execute(instance, "run_cells", experiment, experiment.id, ops)
             scored = _execute(instance, "score_experiment", experiment, experiment.id)
         n_done = records.views.tallies(experiment.id)[experiment.id].n_done
     return 0 if scored and n_done == experiment.n_cells else 1

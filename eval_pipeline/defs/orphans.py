@@ -1,0 +1,60 @@
+"""Runs whose process is gone without a word: Dagster's default launcher would show them as started for ever."""
+
+import fcntl
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import dagster as dg
+
+from eval_pipeline.host import host_identity
+from eval_pipeline.settings import Settings
+from eval_pipeline.store.liveness import alive
+
+PLACE_TAG = "evals/place"
+_ACTIVE = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+
+
+def _runs_dir(settings: Settings) -> Path:
+    return settings.state_dir / "runs"
+
+
+@contextmanager
+def held(settings: Settings, instance: dg.DagsterInstance, run: dg.DagsterRun) -> Generator[None]:
+    """Hold the run's lock file; the kernel lets go of it when this process ends, however it ends."""
+    with alive(_runs_dir(settings), run.run_id):
+        instance.add_run_tags(run.run_id, {PLACE_TAG: host_identity(settings.state_dir).place})
+        yield
+
+
+def end_orphans(settings: Settings, instance: dg.DagsterInstance) -> list[str]:
+    """End the runs of this place that nobody holds: failed, so that Dagster tries them again, or canceled when that was asked for."""
+    ended: list[str] = []
+    place = host_identity(settings.state_dir).place
+    for run in instance.get_runs(dg.RunsFilter(tags={PLACE_TAG: place}, statuses=_ACTIVE)):
+        if _is_held(_runs_dir(settings) / f"{run.run_id}.lock"):
+            continue
+        now = instance.get_run_by_id(run.run_id)
+        if now is None or now.status not in _ACTIVE:
+            continue  # it ended between the two looks
+        if now.status is dg.DagsterRunStatus.CANCELING:
+            instance.report_run_canceled(now, "its process is gone")
+        else:
+            instance.report_run_failed(now, "its process is gone without having recorded an end")
+        ended.append(run.run_id)
+    return ended
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from support.places import short_dir
+from support.project import Project
+from ui.served import Served
+
+from eval_pipeline.gateway.client import stop
+
+AGENT = """
+grep -q slow "$EVALS_CASE" && sleep 120
+echo s >> "$EVALS_OUTPUT/starts"
+answer yes
+"""
+RESTORE = """#!/bin/sh
+[ -f /world/documents/broken.txt ] && { echo "no such table: matters" >&2; exit 4; }
+exit 0
+"""
+
+
+@pytest.fixture(scope="module")
+def state() -> Generator[Path]:
+    with short_dir() as folder:
+        path = folder / "state"
+        path.mkdir()
+        yield path
+        stop(path)
+
+
+@pytest.fixture(scope="module")
+def project(state: Path) -> Generator[Project]:
+    """Its world `bad` can't be restored, which is an infrastructure failure; a case that says `slow` takes two minutes."""
+    with short_dir() as root:
+        made = Project(root, state)
+        made.world("bad", {"broken.txt": "x\n"})
+        made.manifest(restore=["bin/restore"])
+        made.commit({"bin/restore": RESTORE})
+        made.agent(AGENT)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def served(project: Project) -> Generator[Served]:
+    """`evals up`, running before any experiment is known."""
+    up = Served(project)
+    try:
+        up.wait_ready()
+        yield up
+    finally:
+        up.stop()
