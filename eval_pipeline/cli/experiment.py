@@ -142,7 +142,7 @@ def status(settings: Settings, name: str, watch: bool, as_json: bool) -> None:
 
     def people() -> None:
         click.echo(f"{row.id}: {data['status']}, {tally.n_done} of {row.n_cells} cells have a valid result; {stages(tally)}")
-        click.echo(f"spent or reserved: {money(row.committed_usd, row.budget_usd)}")
+        click.echo(money(row.committed_usd, row.budget_usd))
         for engine in engines:
             click.echo(f"engine {engine.id[:8]}, process {engine.pid}, since {shown(engine.started_at)}")
         if not engines and tally.n_done < row.n_cells:

@@ -27,7 +27,7 @@ def stages(tally: Tally) -> str:
 
 def money(committed_usd: Decimal, budget_usd: Decimal | None) -> str:
     spent = f"{committed_usd:.4f}"
-    return f"{spent} USD" if budget_usd is None else f"{spent} of {budget_usd.normalize():f} USD"
+    return f"{spent} USD spent or reserved" + ("" if budget_usd is None else f" of {budget_usd.normalize():f}")
 
 
 @dataclass
