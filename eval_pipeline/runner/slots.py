@@ -41,9 +41,9 @@ class Slots:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if not turn.cancelled():
                 self.give()
-            else:
+            elif turn in self._waiting:  # no longer when a slot came free after the cancel
                 self._waiting.remove(turn)
             raise
 
