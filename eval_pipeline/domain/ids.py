@@ -11,6 +11,7 @@ from pydantic import AfterValidator
 
 SLUG_PATTERN = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
 SLUG_MAX = 64
+_TRIAL = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 def check_slug(value: str) -> str:
@@ -47,7 +48,7 @@ class CellKey:
         """Raise ValueError when `text` is not a cell key."""
         parts = text.split("/")
         world, dot, case = parts[1].partition(".") if len(parts) == 4 else ("", "", "")
-        if not dot or not parts[3].isdecimal():
+        if not dot or not SLUG_PATTERN.fullmatch(parts[0]) or not _TRIAL.fullmatch(parts[3]):
             raise ValueError(f"{text!r} is not a cell key: experiment/world.case/arm/trial")
         return cls(parts[0], check_slug(world), check_slug(case), check_slug(parts[2]), int(parts[3]))
 
