@@ -8,6 +8,8 @@ from typing import Any
 
 from eval_pipeline.domain.cell import Outcome
 
+SAID_MAX_CHARS = 2000  # of an agent's words in an error message; result.json itself is kept whole
+
 
 class Stop(StrEnum):
     """Why the platform ended a running agent."""
@@ -40,16 +42,20 @@ def read_result(data: Any) -> AgentResult:
         return AgentResult(status=None, error=f"result.json must hold an object, found {type(data).__name__}")
     status, answer = data.get("status"), data.get("answer")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     if status not in ("ok", "error", "refusal"):
-        return AgentResult(status=None, error=f"result.json: status must be ok, error or refusal, found {status!r}")
+        return AgentResult(status=None, error=f"result.json: status must be ok, error or refusal, found {_short(repr(status))}")
     if not (answer is None or isinstance(answer, str)):
         return AgentResult(status=None, error=f"result.json: answer must be text or null, found {type(answer).__name__}")  # pyright: ignore[reportUnknownArgumentType]
     error, error_class = data.get("error"), data.get("error_class")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return AgentResult(
         status=status,
         answer=answer,
-        error=None if error is None else str(error),  # pyright: ignore[reportUnknownArgumentType]
+        error=None if error is None else _short(str(error)),  # pyright: ignore[reportUnknownArgumentType]
         error_class="provider" if error_class == "provider" else None,
     )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SAID_MAX_CHARS else text[:SAID_MAX_CHARS] + "..."
 
 
 def decide(result: AgentResult, *, exit_code: int | None, stop: Stop | None, platform_faults: list[str]) -> Decision:

@@ -41,11 +41,21 @@ class Usage(Spec):
 
 
 _FIELDS = frozenset(Usage.model_fields)
+MODEL_MAX_CHARS = 200
+COUNT_MAX = 10**12
 
 
 def usage_from_event(event: dict[str, Any]) -> Usage:
-    """Read a transcript's `usage` event. Unknown keys are ignored; raises ValueError on a bad or missing count."""
-    return Usage.model_validate({key: value for key, value in event.items() if key in _FIELDS})
+    """Read a transcript's `usage` event. Unknown keys are ignored; raises ValueError on a bad or missing count or name.
+
+    The bounds are far above any model's: what an agent claims must still fit where it is stored and added up.
+    """
+    usage = Usage.model_validate({key: value for key, value in event.items() if key in _FIELDS})
+    if len(usage.model) > MODEL_MAX_CHARS or not usage.model.isprintable():
+        raise ValueError(f"{usage.model[:MODEL_MAX_CHARS]!r} is not the name of a model")
+    if max(usage.model_dump(exclude={"model"}).values()) > COUNT_MAX:
+        raise ValueError(f"no call uses more than {COUNT_MAX} tokens")
+    return usage
 
 
 def total_by_model(usages: list[Usage]) -> list[Usage]:

@@ -7,7 +7,6 @@ from decimal import Decimal
 
 from eval_pipeline.domain.case import Limits
 from eval_pipeline.domain.outcome import Stop
-from eval_pipeline.domain.usage import total_by_model
 from eval_pipeline.runner.output import TranscriptReader
 from eval_pipeline.sandbox.base import OUTPUT_DIR, Sandbox
 from eval_pipeline.scoring.prices import PriceBook
@@ -32,10 +31,9 @@ class Meter:
         while chunk := await sandbox.tail(f"{OUTPUT_DIR}/transcript.jsonl", self._offset, _TAIL_BYTES):
             self._offset += len(chunk)
             self._reader.feed(chunk)
-        usages = self._reader.usages
-        if limits.turns is not None and len(usages) > limits.turns:
+        if limits.turns is not None and self._reader.calls > limits.turns:
             return Stop.TURNS
-        cost = self._prices.cost(total_by_model(usages), self._day)
+        cost = self._prices.cost(self._reader.usages, self._day)
         if limits.cost_usd is not None and cost is not None and cost > Decimal(str(limits.cost_usd)):
             return Stop.COST
         return None

@@ -10,19 +10,23 @@ from pathlib import Path
 from typing import IO, Any
 
 from eval_pipeline.domain.outcome import AgentResult, read_result
-from eval_pipeline.domain.usage import Usage, total_by_model, usage_from_event
+from eval_pipeline.domain.usage import Usage, usage_from_event
 
 RESULT_MAX_BYTES = 16 * 2**20
 LINE_MAX_BYTES = 16 * 2**20
 FILE_MAX_BYTES = 64 * 2**20
+FILES_MAX_BYTES = 256 * 2**20
+BUNDLE_MAX_BYTES = 2**40
+MODELS_MAX = 100
 _CHUNK = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """files: relative path below files/ -> content, of the files that are not too large (those are named in `too_large`).
+    """files: relative path below files/ -> content, of those that are not too large, alone or together (`too_large` names them).
 
-    bad_lines: transcript lines that are not events. calls: model calls, that is usage events.
+    usages: one sum a model. bad_lines: transcript lines that are no JSON object, or a usage event that can't be read.
+    calls: model calls, that is usage events.
     """
 
     result: AgentResult
@@ -35,13 +39,16 @@ class Output:
 
 
 def read_output(bundle: Path) -> Output:
-    """Raise tarfile.TarError or OSError when the bundle itself is broken; nothing an agent wrote raises."""
+    """Raise tarfile.TarError, OSError or TypeError when the bundle itself is broken; nothing an agent wrote raises."""
     result = AgentResult(status=None, error="wrote no result.json")
     events = TranscriptReader()
     files: dict[str, bytes] = {}
     too_large: list[str] = []
+    left_bytes = FILES_MAX_BYTES
     with tarfile.open(bundle, "r|gz") as archive:
         for member in archive:
+            if not 0 <= member.size <= BUNDLE_MAX_BYTES:
+                raise tarfile.ReadError(f"{member.name!r} claims {member.size} bytes")  # tarfile would skip them, for ever
             stream = archive.extractfile(member) if member.isfile() else None
             if stream is None:
                 continue
@@ -51,14 +58,15 @@ def read_output(bundle: Path) -> Output:
                 events.feed_stream(stream)
             elif member.name.startswith("out/files/"):
                 name = member.name.removeprefix("out/files/")
-                if member.size <= FILE_MAX_BYTES:
+                if member.size <= min(FILE_MAX_BYTES, left_bytes):
                     files[name] = stream.read()
+                    left_bytes -= member.size
                 else:
                     too_large.append(name)
     return Output(
         result=result,
-        usages=total_by_model(events.usages),
-        calls=len(events.usages),
+        usages=events.usages,
+        calls=events.calls,
         n_events=events.n_events,
         bad_lines=events.bad_lines,
         files=files,
@@ -76,14 +84,20 @@ def _result(stream: IO[bytes], size_bytes: int) -> AgentResult:
 
 
 class TranscriptReader:
-    """Takes a transcript in pieces of any size and keeps its usage events."""
+    """Takes a transcript in pieces of any size and adds up its usage events. How it is cut changes nothing."""
 
     def __init__(self) -> None:
-        self.usages: list[Usage] = []
+        self.calls = 0
         self.n_events = 0
         self.bad_lines = 0
+        self._totals: dict[str, Usage] = {}
         self._rest = b""
         self._skipping = False
+
+    @property
+    def usages(self) -> list[Usage]:
+        """One sum a model, in order of first use."""
+        return list(self._totals.values())
 
     def feed_stream(self, stream: IO[bytes]) -> None:
         while chunk := stream.read(_CHUNK):
@@ -96,12 +110,12 @@ class TranscriptReader:
                 self._skipping = not ended
                 continue
             self._rest += line
-            if ended:
+            if len(self._rest) > LINE_MAX_BYTES:
+                self.bad_lines += 1
+                self._rest, self._skipping = b"", not ended
+            elif ended:
                 self._line(self._rest)
                 self._rest = b""
-            elif len(self._rest) > LINE_MAX_BYTES:
-                self.bad_lines += 1
-                self._rest, self._skipping = b"", True
 
     def close(self) -> None:
         """The last line counts even without its newline."""
@@ -110,18 +124,27 @@ class TranscriptReader:
             self._rest = b""
 
     def _line(self, line: bytes) -> None:
-        if not line.strip():
-            return
-        if b'"usage"' not in line:
-            self.n_events += 1
+        line = line.strip()
+        if not line:
             return
         try:
-            event: Any = json.loads(line)
-            if isinstance(event, dict) and event.get("type") == "usage":  # pyright: ignore[reportUnknownMemberType]
-                self.usages.append(usage_from_event(event))  # pyright: ignore[reportUnknownArgumentType]
+            if not (line.startswith(b"{") and line.endswith(b"}")):
+                raise ValueError("not a JSON object")
+            if b'"usage"' in line:  # the others are not parsed: a transcript is large and only its usage counts
+                self._event(json.loads(line))
             self.n_events += 1
         except (ValueError, RecursionError):
             self.bad_lines += 1
+
+    def _event(self, event: dict[str, Any]) -> None:
+        if event.get("type") != "usage":
+            return
+        usage = usage_from_event(event)
+        seen = self._totals.get(usage.model)
+        if seen is None and len(self._totals) >= MODELS_MAX:
+            raise ValueError(f"more than {MODELS_MAX} models")
+        self._totals[usage.model] = seen.plus(usage) if seen else usage
+        self.calls += 1
 
 
 def _pieces(chunk: bytes) -> Iterator[tuple[bytes, bool]]:
