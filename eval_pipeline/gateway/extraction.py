@@ -20,7 +20,7 @@ FOUND = 0.4  # below this coverage the texts don't speak of the question
 FOUND_ONE_OF_MANY = 0.25  # the same where each text can hold but one item of a list or sum
 NEAR, FAR = 0.6, 0.4  # a further source is named when its best sentence reaches this share of the best one
 MAX_PER_SOURCE, MAX_SENTENCES = 2, 3
-ROW, MAX_ROWS = 0.5, 20  # a sentence is a row of a table when it reaches this share of the best one
+MAX_ROWS = 20
 
 _STOP_WORDS = """
 a about after all also amount an and answer any are as at be been both but by can could did do does draft each euro
@@ -32,21 +32,20 @@ with would write you your
 _STOP = frozenset(_STOP_WORDS.split())
 _WORD = re.compile(r"[^\W_]+")
 _MONEY = re.compile(r"(?:EUR|USD|GBP|€|\$|£)\s?(\d[\d,]*(?:\.\d+)?)")
-_PAIR = re.compile(r"(?:^|; |\] )([^:;\]]{2,40}): ([^;]+)")
-_COLUMNS = re.compile(r"\bcolumns?:? ([^.;:\n]+)", re.I)
+_PAIR = re.compile(r"(?:^|\| |\] )([^:|\]]{2,40}): ([^|]+)")
+_COLUMNS = re.compile(r"\bcolumns?:? ([^.;:\n]+?)(?=,? and (?:an?|the|one) |[.;:\n]|$)", re.I)
+_SUM = re.compile(r"\b(?:in all|altogether|total|sum)\b", re.I)
 _DURATION = re.compile(
     r"\b(\d+|[a-z]+)\s+(?:business |working |calendar )?(?:days?|weeks?|months?|years?)\b(?!\s+of\s+age)", re.I
 )
-_DATE = re.compile(
-    r"\b\d{1,2} (?:January|February|March|April|May|June|July|August|September|October|November|December) \d{4}\b|\b\d{4}-\d\d-\d\d\b"
-)
+_DATE = re.compile(r"\b\d{1,2} (?:(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*) \d{4}\b|\b\d{4}-\d\d-\d\d\b")
 _MONEY_OR_RATE = re.compile(rf"{_MONEY.pattern}|\d per ?cent\b|\d ?%")
 _PART = re.compile(
-    r"(?<=[.?!:;])\s+|(?:,\s+(?:and\s+)?|\s+and\s+)(?=(?:what|which|how|when|who|where|why|does|do|is|are)\b)", re.I
+    r"(?<=[.?!:;])(?<!\bno\.)\s+|(?:,\s+(?:and\s+)?|\s+and\s+)(?=(?:what|which|how|when|who|where|why|does|do|is|are)\b)", re.I
 )
 _ASKING = re.compile(r"(?:what|which|how|when|who|where|why|does|do|is|are|list)\b", re.I)
 _NEGATED = re.compile(r"\b(?:not|no|without|nor|never)\b", re.I)
-_NEW_BLOCK = re.compile(r"\s*(?:$|[#|>]|[-*] |\(?[0-9a-z]{1,2}[.)] |\d+(?:\.\d+)+ )")
+_NEW_BLOCK = re.compile(r"\s*(?:$|[#|>\[]|(?:From|To|Cc|Date|Subject): |[-*] |\(?[0-9a-z]{1,2}[.)] |\d+(?:\.\d+)+ )")
 _SENTENCE_END = re.compile(r"(?<=[a-zäöüß0-9%)\"”][.;?!])\s+(?=[A-Z\"“(*\[§])")
 
 
@@ -102,36 +101,41 @@ def report(question: str, sources: Sequence[Source], jitter: Jitter) -> str:
 
 
 def table(question: str, sources: Sequence[Source], jitter: Jitter) -> str:
-    """A table in Markdown for a file: the columns the question names, a row for each sentence that speaks of it."""
-    match = _COLUMNS.search(question)
-    columns = (
-        [c.strip() for c in re.split(r",\s*(?:and\s+)?|\s+and\s+", match[1]) if c.strip()]
-        if match
-        else ["Item", "Amount", "Source"]
-    )
-    ranked = rank(question, question, sources, jitter)
-    wanted = next((kind for column in columns if (kind := _wanted(column))), None)
-    rows = [s for s in _fitting(ranked, wanted) if s.score >= ROW * ranked[0].score][:MAX_ROWS]
-    cells = [[_cell(column, sentence) for column in columns] for sentence in dict.fromkeys(rows)]
-    if wanted is _MONEY and _asks(question, "total", "sum"):
-        amounts = [_MONEY.search(sentence.text) for sentence in dict.fromkeys(rows)]
-        total = sum(_amount(amount) for amount in amounts if amount)
-        cells.append(["Total" if i == 0 else _grouped(total) if _wanted(c) is _MONEY else "" for i, c in enumerate(columns)])
+    """A table in Markdown for a file: the columns the question names, a row for each sentence that speaks of it.
+
+    Where rows of the texts are labelled with the first column's name, those are the rows; a total is added, never copied.
+    """
+    named = _COLUMNS.search(question)
+    columns = re.split(r",\s*(?:and\s+)?|\s+and\s+", named[1].strip()) if named else ["Item", "Amount", "Source"]
+    ranked = _fitting(rank(question, question, sources, jitter), next(filter(None, map(_wanted, columns)), None))
+    labelled = [sentence for sentence in ranked if _labelled(columns[0], sentence)]
+    rows = [s for s in labelled or ranked if s.score >= (FAR if labelled else NEAR) * (labelled or ranked)[0].score][:MAX_ROWS]
+    wants_total = _asks(question, "total", "sum")
+    cells = [[_cell(column, s) for column in columns] for s in rows if not (wants_total and _SUM.search(s.text))]
+    if wants_total:
+        sums = [_grouped(sum(_amount(found) for row in cells if (found := _MONEY.search(row[i])))) for i in range(len(columns))]
+        cells.append(["Total", *(sums[i] if _wanted(columns[i]) is _MONEY else "" for i in range(1, len(columns)))])
     lines = [" | ".join(text.replace("|", "/") for text in row) for row in [columns, ["---"] * len(columns), *cells]]
     return "\n".join(f"| {line} |" for line in lines) + "\n"
 
 
 def _cell(column: str, sentence: Sentence) -> str:
     """What the sentence says under that name, else what it holds of the kind the name asks for, else the sentence."""
-    asked = _stems(column)
-    pairs = {name: value.strip() for name, value in _PAIR.findall(sentence.text) if _stems(name) & asked}
-    if pairs:
-        return max(pairs.items(), key=lambda pair: len(_stems(pair[0]) & asked))[1]
-    if asked & _stems("source document"):
+    if label := _labelled(column, sentence):
+        return label
+    if _stems(column) & _stems("source document"):
         return sentence.source.name
     kind = _wanted(column)
     match = kind.search(sentence.text) if kind else None
     return match.group() if match else "" if kind else sentence.text
+
+
+def _labelled(column: str, sentence: Sentence) -> str:
+    """The value after the label that shares most words with the column's name; empty without one."""
+    asked = _stems(column)
+    pairs = [(len(_stems(name) & asked), value.strip()) for name, value in _PAIR.findall(sentence.text)]
+    best = max(pairs, key=lambda pair: pair[0], default=(0, ""))
+    return best[1] if best[0] else ""
 
 
 def rank(part: str, question: str, sources: Sequence[Source], jitter: Jitter) -> list[Sentence]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -31,9 +32,9 @@ def read_document(data: bytes, name: str) -> Extract:
 @functools.lru_cache(maxsize=4)
 def _read(data: bytes, suffix: str) -> Extract | str:
     """What is in it, or why it can't be read: many criteria look at the same file."""
-    child = subprocess.run(
-        [sys.executable, "-P", "-m", __name__, suffix], input=data, capture_output=True, timeout=_WALL_S, check=False
-    )
+    argv = [sys.executable, "-P", "-m", __name__, suffix]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # it imports what we import
+    child = subprocess.run(argv, input=data, capture_output=True, env=env, timeout=_WALL_S, check=False)
     if child.returncode == 0:
         return Extract(**json.loads(child.stdout))
     if child.returncode == _REFUSED:

@@ -48,7 +48,7 @@ def xlsx_text(data: bytes) -> str:
                 names = texts
             if filled:
                 place = f"[{sheet.title}!{row[0].coordinate}:{row[-1].coordinate}]"
-                blocks.append(f"{place} " + "; ".join(_named(names, texts)))
+                blocks.append(f"{place} " + " | ".join(_named(names, texts)))
     return "\n\n".join(blocks)
 
 
