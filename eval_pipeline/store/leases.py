@@ -38,11 +38,13 @@ class Leases:
     def renew(self, engine_id: str, wants: dict[str, int]) -> dict[str, int]:
         """Renew the lease and return how much of each limit this engine may use now: name -> amount.
 
-        The living engines share a limit equally; what another one still holds above its share is not ours until it lets go.
+        The living engines share a limit equally, the rest of the division going to the first by id; what another one still
+        holds above its share is not ours until it lets go.
         """
 
         def work(c: sa.Connection) -> dict[str, int]:
             c.execute(sa.update(engines).where(engines.c.id == engine_id).values(lease_until=_lease_end(), ended_at=None))
+            c.execute(sa.delete(grants).where(grants.c.engine_id == engine_id, grants.c.name.not_in(wants)))
             rows = c.execute(sa.select(limits).where(limits.c.name.in_(wants)).order_by(limits.c.name).with_for_update())
             return {row.name: self._grant(c, engine_id, row.name, row.value, wants[row.name]) for row in rows}
 
@@ -50,12 +52,13 @@ class Leases:
 
     def _grant(self, c: sa.Connection, engine_id: str, name: str, value: int, want: int) -> int:
         living = sa.select(engines.c.id).where(engines.c.ended_at.is_(None), engines.c.lease_until > sa.func.now())
-        others = sa.select(grants.c.amount).where(
+        others = sa.select(grants.c.engine_id, grants.c.amount).where(
             grants.c.name == name, grants.c.engine_id != engine_id, grants.c.engine_id.in_(living)
         )
-        held = [amount for (amount,) in c.execute(others)]
-        fair = -(-value // (len(held) + 1))
-        amount = max(0, min(want, fair, value - sum(held)))
+        held = {row.engine_id: row.amount for row in c.execute(others)}
+        each, rest = divmod(value, len(held) + 1)
+        fair = each + (sum(other < engine_id for other in held) < rest)
+        amount = max(0, min(want, fair, value - sum(held.values())))
         row = {"engine_id": engine_id, "name": name, "amount": amount}
         c.execute(insert(grants).values(row).on_conflict_do_update(index_elements=["engine_id", "name"], set_={"amount": amount}))
         return amount
