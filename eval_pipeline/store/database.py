@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import alembic.command
 import alembic.config
@@ -115,3 +115,14 @@ def _is_outage(error: DBAPIError) -> bool:
 def storable(text: str | None) -> str | None:
     """The text as Postgres can hold it: NUL and lone surrogates are written as escapes."""
     return None if text is None else text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def storable_json(value: Any) -> Any:
+    """The same for every text in a JSON value, keys included: JSONB refuses what text columns do."""
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, list):
+        return [storable_json(item) for item in cast(list[Any], value)]
+    if isinstance(value, dict):
+        return {storable(key): storable_json(item) for key, item in cast(dict[str, Any], value).items()}
+    return value

@@ -16,7 +16,7 @@ from eval_pipeline.domain.lock import RunLock, ScoreLock
 from eval_pipeline.domain.world import SnapshotManifest
 from eval_pipeline.errors import BudgetExceeded, Cancelled, FenceLost, NotFound
 from eval_pipeline.store.artifacts import Artifact
-from eval_pipeline.store.database import Database, storable
+from eval_pipeline.store.database import Database, storable, storable_json
 from eval_pipeline.store.schema import attempts, cells, engines, experiments, hosts, installation, score_locks, snapshots
 from eval_pipeline.store.snapshots import Snapshot
 
@@ -195,7 +195,9 @@ class Ledger:
         """
 
         def work(c: sa.Connection) -> OpenAttempt:
-            _hold(c, claim, state=CellState.SETUP)
+            begun = sa.case((cells.c.state == CellState.DONE, cells.c.state), else_=CellState.SETUP)
+            if _hold(c, claim, state=begun) == CellState.DONE:
+                raise FenceLost(f"{claim.key} has a valid result already and is not run again")
             left = _open_attempts(c, [claim.key]).get(claim.key)
             if left is not None:  # our own, when the answer to the last commit was lost
                 return left
@@ -238,7 +240,8 @@ class Ledger:
     def finish_attempt(self, claim: Claim, attempt_id: int, result: AttemptResult, *, last: bool) -> None:
         """End the attempt and advance the cell by compare-and-set. last: no further attempt follows an infrastructure failure.
 
-        A known cost replaces the reservation; an unknown one leaves it committed. Raises FenceLost.
+        A known cost replaces the reservation; an unknown one leaves it committed. The first result of an attempt stands.
+        Raises FenceLost.
         """
         state = (
             CellState.DONE
@@ -249,8 +252,7 @@ class Ledger:
         )
 
         def work(c: sa.Connection) -> None:
-            valid = {"attempt_id": attempt_id} if result.outcome.valid else {}
-            _hold(c, claim, state=state, outcome=result.outcome, **valid)
+            _hold(c, claim)
             change = (
                 sa.update(attempts)
                 .where(attempts.c.id == attempt_id, attempts.c.ended_at.is_(None))
@@ -260,18 +262,22 @@ class Ledger:
                     error=storable(result.error),
                     error_class=result.error_class,
                     bundle=result.bundle,
-                    usage=result.usage,
+                    usage=storable_json(result.usage),
                     usage_source=result.usage_source,
                     cost_usd=result.cost_usd,
                     price_version=result.price_version,
                     latency_s=result.latency_s,
-                    evidence=result.evidence,
+                    evidence=storable_json(result.evidence),
                 )
                 .returning(attempts.c.reserved_usd)
             )
             reserved = c.execute(change).scalar()
-            if reserved is not None and result.cost_usd is not None:
-                _commit_usd(c, claim.key, result.cost_usd - reserved)
+            if reserved is None:  # ended before, when the answer to that commit was lost
+                return
+            valid = {"attempt_id": attempt_id} if result.outcome.valid else {}
+            _hold(c, claim, state=state, outcome=result.outcome, **valid)
+            if result.cost_usd is not None:
+                _commit_usd(c, claim.key, result.cost_usd, reserved)
 
         self._run(work)
 
@@ -287,7 +293,7 @@ class Ledger:
         def work(c: sa.Connection) -> int:
             done = sa.and_(cells.c.key.in_(keys), cells.c.state == CellState.DONE)
             counted = [row.attempt_id for row in c.execute(sa.select(cells.c.attempt_id).where(done).with_for_update())]
-            c.execute(sa.update(attempts).where(attempts.c.id.in_(counted)).values(discarded=reason))
+            c.execute(sa.update(attempts).where(attempts.c.id.in_(counted)).values(discarded=storable(reason)))
             reset = {"state": CellState.OPEN, "outcome": None, "attempt_id": None, "logged_attempt_id": None, "engine_id": None}
             c.execute(sa.update(cells).where(done).values(**reset, fence=cells.c.fence + 1))
             return len(counted)
@@ -354,11 +360,14 @@ def _open_attempts(c: sa.Connection, keys: Sequence[str]) -> dict[str, OpenAttem
     }
 
 
-def _hold(c: sa.Connection, claim: Claim, **values: Any) -> None:
-    """Change the cell if the claim still holds; FenceLost otherwise."""
+def _hold(c: sa.Connection, claim: Claim, **values: Any) -> str:
+    """Change the cell if the claim still holds and return its state; FenceLost otherwise."""
     held = sa.and_(cells.c.key == claim.key, cells.c.fence == claim.fence, cells.c.engine_id == claim.engine_id)
-    if c.execute(sa.update(cells).where(held).values(updated_at=sa.func.now(), **values)).rowcount != 1:
+    change = sa.update(cells).where(held).values(updated_at=sa.func.now(), **values).returning(cells.c.state)
+    state = c.execute(change).scalar()
+    if state is None:
         raise FenceLost(f"{claim.key}: another engine owns this cell now (our fence was {claim.fence})")
+    return state
 
 
 def _reserve(c: sa.Connection, key: str, amount_usd: Decimal) -> None:
@@ -375,6 +384,6 @@ def _reserve(c: sa.Connection, key: str, amount_usd: Decimal) -> None:
     )
 
 
-def _commit_usd(c: sa.Connection, key: str, change_usd: Decimal) -> None:
-    total = experiments.c.committed_usd + change_usd
+def _commit_usd(c: sa.Connection, key: str, cost_usd: Decimal, reserved_usd: Decimal) -> None:
+    total = experiments.c.committed_usd + cost_usd - reserved_usd
     c.execute(sa.update(experiments).where(experiments.c.id == key.partition("/")[0]).values(committed_usd=total))

@@ -9,7 +9,7 @@ SCHEMA = "evals"
 metadata = sa.MetaData(schema=SCHEMA)
 
 Time = sa.DateTime(timezone=True)
-Money = sa.Numeric(18, 9)
+Money = sa.Numeric()  # exact, and without bound: what an agent claims to have used may be absurd
 
 
 def _now(name: str) -> sa.Column[object]:
