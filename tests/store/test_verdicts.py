@@ -1,0 +1,55 @@
+"""Verdicts are added and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from support.ledgers import Books
+
+from eval_pipeline.store.verdicts import VerdictRow
+
+ROW = VerdictRow(
+    request_digest="r", judge_version="check-1", vote=0, bundle="b", criterion="yes", verdict=1.0, status="ok", reason="said so"
+)
+
+
+@pytest.fixture
+def books(database_url: str) -> Generator[Books]:
+    opened = Books(database_url)
+    yield opened
+    opened.database.close()
+
+
+def test_verdicts_are_read_back_by_bundle(books: Books) -> None:
+    rows = [ROW, replace(ROW, request_digest="s", bundle="c", verdict=None, status="failed", reason=None)]
+    books.verdicts.add(rows)
+    books.verdicts.add([])
+    assert books.verdicts.of_bundles(["b", "b", "unknown"]) == {"r": ROW}
+    assert books.verdicts.of_bundles(["b", "c"]) == {row.request_digest: row for row in rows}
+    assert books.verdicts.of_bundles([]) == {}
+
+
+def test_the_first_verdict_stands(books: Books) -> None:
+    books.verdicts.add([ROW, replace(ROW, verdict=0.0)])
+    books.verdicts.add([replace(ROW, verdict=0.0, reason="changed my mind", bundle="c"), replace(ROW, request_digest="new")])
+    assert books.verdicts.of_bundles(["b", "c"]) == {"r": ROW, "new": replace(ROW, request_digest="new")}
+
+
+def test_other_votes_and_judges_stand_beside_it(books: Books) -> None:
+    books.verdicts.add([replace(ROW, vote=1, verdict=0.0), ROW])
+    assert books.verdicts.of_bundles(["b"]) == {"r": ROW}
+
+
+def test_many_at_once_in_any_order(books: Books) -> None:
+    rows = [replace(ROW, request_digest=str(n)) for n in range(300)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(books.verdicts.add, [rows, rows[::-1], rows[100:], rows[:200], rows[::-2], rows[::3]]))
+    assert len(books.verdicts.of_bundles(["b"])) == 300
+
+
+def test_a_reason_holds_whatever_the_answer_held(books: Books) -> None:
+    books.verdicts.add([replace(ROW, reason="found 'a\0b \ud800'")])
+    assert books.verdicts.of_bundles(["b"])["r"].reason == "found 'a\\0b \\ud800'"
