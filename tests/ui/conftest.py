@@ -11,8 +11,9 @@ from ui.served import Served
 from eval_pipeline.gateway.client import stop
 
 AGENT = """
-grep -q slow "$EVALS_CASE" && sleep 120
 echo s >> "$EVALS_OUTPUT/starts"
+grep -q "Answer slow" "$EVALS_CASE" && sleep 120
+grep -q "Answer nap" "$EVALS_CASE" && sleep 6
 answer yes
 """
 RESTORE = """#!/bin/sh
@@ -32,7 +33,7 @@ def state() -> Generator[Path]:
 
 @pytest.fixture(scope="module")
 def project(state: Path) -> Generator[Project]:
-    """Its world `bad` can't be restored, which is an infrastructure failure; a case that says `slow` takes two minutes."""
+    """Its world `bad` can't be restored, which is an infrastructure failure; the case `slow` takes two minutes, `nap` six seconds."""
     with short_dir() as root:
         made = Project(root, state)
         made.world("bad", {"broken.txt": "x\n"})

@@ -6,8 +6,8 @@ import json
 import signal
 import socket
 import subprocess
+import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -35,12 +35,20 @@ class Served:
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.process = project.start("up", "--port", str(self.port))
+        self.said: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
 
     def wait_ready(self) -> None:
         self.wait_for(self._answers, "the UI to answer", 120)
 
     def _answers(self) -> bool:
-        assert self.process.poll() is None, f"evals up ended: {self.process.communicate()}\n{self.project.logs()}"
+        assert self.process.poll() is None, f"evals up ended: {self.said}\n{self.project.logs()}"
         try:
             return self.required_daemons() != {}
         except (OSError, KeyError):
@@ -51,11 +59,15 @@ class Served:
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
-            _, said = self.process.communicate(timeout=90)
+            code = self.process.wait(90)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
-        return self.process.returncode, said
+        self._reader.join()
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+        return code, "".join(self.said)
 
     def graphql(self, query: str, **variables: Any) -> Any:
         body = json.dumps({"query": query, "variables": variables}).encode()
