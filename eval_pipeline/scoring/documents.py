@@ -90,7 +90,7 @@ def _look_inside(data: bytes, suffix: str) -> None:
     except (zipfile.BadZipFile, KeyError):
         raise Unreadable(f"is no {kind}: it begins with {data[:12]!r} and holds no Office document") from None
     if b"macroEnabled" in types or any(member.filename.endswith("vbaProject.bin") for member in members):
-        raise Unreadable(f"holds macros, which a {kind} may not")
+        raise Unreadable("holds macros; only files without them are read")
     if _MAIN_PART[suffix] not in types:
         raise Unreadable(f"is no {kind}: it is an Office file of another kind")
 
