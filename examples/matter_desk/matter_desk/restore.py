@@ -42,11 +42,19 @@ def load_records(db: sqlite3.Connection, world: Path) -> None:
 
 
 def load_documents(db: sqlite3.Connection, world: Path) -> None:
+    """A file without text here (a scan, a damaged file, a kind unknown) stays in the matter and says so; no search finds it."""
     permissions = load_permissions(world)
     for file in sorted(path for folder in DOCUMENT_FOLDERS for path in (world / folder).rglob("*") if path.is_file()):
-        path, text = file.relative_to(world).as_posix(), extract(file)
-        db.execute("INSERT INTO documents VALUES (?, ?, ?)", (path, title(file, text), text))
-        db.executemany("INSERT INTO passages VALUES (?, ?)", [(path, passage) for passage in passages(text)])
+        path = file.relative_to(world).as_posix()
+        try:
+            text = extract(file)
+        except Exception as error:  # noqa: BLE001 - a parser may raise anything on a damaged file, and the rest must load
+            print(f"{path}: no text: {error}", file=sys.stderr)
+            text = f"[No text can be taken from this file ({error}). It can be neither searched nor quoted.]"
+            db.execute("INSERT INTO documents VALUES (?, ?, ?)", (path, f"{file.name} (no text)", text))
+        else:
+            db.execute("INSERT INTO documents VALUES (?, ?, ?)", (path, title(file, text), text))
+            db.executemany("INSERT INTO passages VALUES (?, ?)", [(path, passage) for passage in passages(text)])
         db.executemany("INSERT INTO readers VALUES (?, ?)", [(path, user) for user in readers(permissions, path)])
 
 

@@ -15,12 +15,12 @@ TEXT_SUFFIXES = frozenset({".md", ".txt", ".csv"})
 
 
 def extract(path: Path) -> str:
-    """Raise ValueError for a file that has no text here: a matter with a hole in it must not load."""
+    """Raise ValueError for a file that has no text here, and whatever a parser raises for a damaged one."""
     return _text(path.name, path.read_bytes())
 
 
 def _text(name: str, data: bytes) -> str:
-    suffix = PurePath(name).suffix.lower()
+    suffix = PurePath(name).suffix.lower().rstrip()  # published names end in blanks
     if suffix in TEXT_SUFFIXES:
         return data.decode("utf-8")
     if suffix not in READERS:
@@ -28,7 +28,7 @@ def _text(name: str, data: bytes) -> str:
         raise ValueError(f"{name}: no text can be taken from {suffix or 'a file without suffix'}; known: {known}")
     text = READERS[suffix](data)
     if not text.strip():
-        raise ValueError(f"{name}: it holds no text; it would be invisible to every search")
+        raise ValueError(f"{name}: it holds no text, as a scan does")
     return text
 
 
