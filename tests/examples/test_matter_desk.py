@@ -100,7 +100,7 @@ def test_restore_loads_every_document_with_its_text(desk: Path) -> None:
     assert set(texts) == {f"{path.parent.name}/{path.name}" for path in [*WORLD.glob("documents/*"), *WORLD.glob("blobs/*")]}
     assert "prior written consent of the Provider" in texts["blobs/portwise-software-agreement.pdf"]
     assert "Warnow Lagerpark GmbH;EUR 27,500" in texts["documents/14-email-rent-roll-2025-10-22.eml"]
-    assert all(len(text) > 1500 for text in texts.values())
+    assert all(len(text) > 800 and "No text can be taken" not in text for text in texts.values())
 
 
 def test_restore_starts_over_each_time(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def extract(path: Path) -> str:
 
 
 def _text(name: str, data: bytes) -> str:
-    suffix = PurePath(name).suffix.lower().rstrip()  # published names end in blanks
+    suffix = _suffix(name)
     if suffix in TEXT_SUFFIXES:
         return data.decode("utf-8")
     if suffix not in READERS:
@@ -30,6 +30,10 @@ def _text(name: str, data: bytes) -> str:
     if not text.strip():
         raise ValueError(f"{name}: it holds no text, as a scan does")
     return text
+
+
+def _suffix(name: str) -> str:
+    return PurePath(name).suffix.lower().rstrip()  # published names end in blanks
 
 
 def title(path: Path, text: str) -> str:
@@ -65,6 +69,8 @@ def _part_text(part: EmailMessage) -> str:
     name = part.get_filename()
     if name is None:
         return str(part.get_content()) if part.get_content_maintype() == "text" else ""
+    if _suffix(name) not in TEXT_SUFFIXES | READERS.keys():
+        return f"Attachment {name}"
     content = part.get_payload(decode=True)
     return f"Attachment {name}:\n\n{_text(name, content if isinstance(content, bytes) else b'')}"
 
