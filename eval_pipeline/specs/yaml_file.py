@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import types
 import typing
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
+from yaml.reader import ReaderError
 
 from eval_pipeline.domain.canonical import canonical_json
 from eval_pipeline.errors import SpecError
@@ -18,19 +20,24 @@ from eval_pipeline.errors import SpecError
 Model = TypeVar("Model", bound=BaseModel)
 Location = tuple[str | int, ...]
 
+MAX_DEPTH = 100
+_ALIAS_FACTOR = 10
+_TAG = "tag:yaml.org,2002:"
+_PLAIN = frozenset(_TAG + kind for kind in ("null", "bool", "int", "float", "str", "seq", "map"))
+
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader without timestamps: a date a person wrote stays the text they wrote."""
+    """SafeLoader without timestamps: a date a person wrote stays the text they wrote (a time of day too, see `_scalar`)."""
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_TAG + "timestamp", _TAG + "value")]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 
 
 class YamlFile:
-    """A parsed file and the line of every key and item in it."""
+    """A parsed file and the line of every key and item in it. It holds what JSON and Postgres can: no NaN, no NUL, no tags."""
 
     def __init__(self, path: Path, shown_as: str | None = None) -> None:
         shown = shown_as or str(path)
@@ -48,6 +55,7 @@ class YamlFile:
     def _read(self, content: bytes, shown_as: str) -> None:
         self.shown_as = shown_as
         self._lines: dict[Location, int] = {}
+        self._room = _ALIAS_FACTOR * (len(content) + 1000)
         self.data = self._parse(content)
 
     def where(self, location: Location = ()) -> str:
@@ -61,57 +69,88 @@ class YamlFile:
         try:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise SpecError(f"is not UTF-8: byte {error.start} can't be decoded", where=self.shown_as) from None
+            raise self._wrong(
+                f"is not UTF-8: byte {error.start} can't be decoded", content.count(b"\n", 0, error.start) + 1
+            ) from None
         try:
             loader = _Loader(text)
             node = loader.get_single_node()
             return None if node is None else self._value(loader, node, ())
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
-            raise SpecError(f"is not valid YAML: {error.problem}", where=f"{self.shown_as}:{line}") from None
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise SpecError(f"is not valid YAML: {error}", where=self.shown_as) from None
+            raise self._wrong(f"is not valid YAML: {error.problem}", line) from None
+        except ReaderError as error:
+            line = text.count("\n", 0, error.position) + 1
+            raise self._wrong(f"is not valid YAML: the character {chr(error.character)!r} can't stand there", line) from None
+        except RecursionError:
+            raise self._wrong(f"is nested more than {MAX_DEPTH} deep", 1) from None
+
+    def _wrong(self, what: str, line: int) -> SpecError:
+        return SpecError(what, where=f"{self.shown_as}:{line}")
 
     def _value(self, loader: _Loader, node: yaml.Node, location: Location) -> Any:
-        self._lines.setdefault(location, node.start_mark.line + 1)
+        line = node.start_mark.line + 1
+        self._lines.setdefault(location, line)
+        self._room -= 1 + (len(node.value) if isinstance(node, yaml.ScalarNode) else 0)
+        if self._room < 0:
+            raise self._wrong("its aliases (*name) repeat so much that it is refused: write it out", line)
+        if len(location) > MAX_DEPTH:
+            raise self._wrong(f"is nested more than {MAX_DEPTH} deep", line)
+        if node.tag not in _PLAIN:
+            raise self._wrong(
+                f"the tag {node.tag.replace(_TAG, '!!')} is not supported: write plain text, numbers, lists and keys", line
+            )
         if isinstance(node, yaml.SequenceNode):
             return [self._value(loader, item, (*location, index)) for index, item in enumerate(node.value)]
         if isinstance(node, yaml.MappingNode):
             return self._mapping(loader, node, location)
-        return loader.construct_object(node)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        return self._scalar(loader, node, line)
+
+    def _scalar(self, loader: _Loader, node: yaml.Node, line: int) -> Any:
+        if node.tag in (_TAG + "int", _TAG + "float") and ":" in node.value:
+            return node.value  # 12:30 is a time of day, not 750
+        try:
+            value: Any = loader.construct_object(node)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        except ValueError as error:
+            raise self._wrong(f"is not valid YAML: {error}", line) from None
+        if isinstance(value, float) and not math.isfinite(value):
+            raise self._wrong(f"{node.value} is not a number that can be used", line)
+        return self._text(value, line) if isinstance(value, str) else value  # pyright: ignore[reportUnknownVariableType]
+
+    def _text(self, text: str, line: int) -> str:
+        if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+            raise self._wrong("the text holds a NUL or half a surrogate pair, which can't be stored", line)
+        return text
 
     def _mapping(self, loader: _Loader, node: yaml.MappingNode, location: Location) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
-            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-            if not isinstance(key, str):
-                raise SpecError("a key must be plain text", where=f"{self.shown_as}:{line}")
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise self._wrong("a key must be plain text", line)
+            if key_node.tag == _TAG + "merge":
+                raise self._wrong("merging (<<) is not supported: write the keys out", line)
+            key = self._text(str(key_node.value), line)
             if key in result:
-                raise SpecError(f"the key {key!r} appears twice", where=f"{self.shown_as}:{line}")
+                raise self._wrong(f"the key {key!r} appears twice", line)
             self._lines[(*location, key)] = line
             result[key] = self._value(loader, value_node, (*location, key))
         return result
 
 
-def parse_model(file: YamlFile, model: type[Model]) -> Model:
-    """Raise SpecError that lists every complaint, each with its line."""
-    if not isinstance(file.data, dict):
-        raise SpecError(f"must hold keys and values: {', '.join(model.model_fields)}", where=file.where())
+def parse_model(file: YamlFile, model: type[Model], item: int | None = None) -> Model:
+    """The whole file, or one item of a list. Raise SpecError that lists every complaint, each with its line."""
+    at: Location = () if item is None else (item,)
+    data: Any = file.data if item is None else file.data[item]
+    if not isinstance(data, dict):
+        raise SpecError(f"must hold keys and values: {', '.join(model.model_fields)}", where=file.where(at))
     try:
-        text = canonical_json(file.data)
-    except (TypeError, ValueError) as error:
-        raise SpecError(f"holds a value that JSON can't: {error}", where=file.where()) from None
-    try:
-        return model.model_validate_json(text)
+        return model.model_validate_json(canonical_json(data))
     except ValidationError as error:
-        first, *rest = [(_place(file, detail["loc"]), _message(model, detail)) for detail in error.errors(include_url=False)]
+        details = error.errors(include_url=False)
+        first, *rest = [(file.where((*at, *detail["loc"])), _message(model, detail)) for detail in details]
         more = "".join(f"\n{where}: {message}" for where, message in rest)
         raise SpecError(first[1] + more, where=first[0]) from None
-
-
-def _place(file: YamlFile, location: Location) -> str:
-    return file.where(location)
 
 
 def _message(model: type[BaseModel], detail: ErrorDetails) -> str:
@@ -125,7 +164,14 @@ def _message(model: type[BaseModel], detail: ErrorDetails) -> str:
     if detail["type"] == "missing":
         return f"the key {name!r} is missing"
     message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] != "value_error":  # ours say themselves what was found
+        message = f"{message.replace('Input should', 'must')}, found {_short(detail['input'])}"
     return f"{name}: {message}" if name else message
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _fields_at(model: type[BaseModel], location: Location) -> list[str]:
