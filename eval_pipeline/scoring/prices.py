@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError, field_validator
 
@@ -19,11 +19,11 @@ TOKEN_CLASSES = ("input_uncached", "cache_read", "cache_write_5m", "cache_write_
 
 
 class PriceRow(Spec):
-    """US dollars (or `currency`) per million tokens, as decimal strings. Dates are ISO days; effective_to None is open."""
+    """US dollars per million tokens, as decimal strings. Dates are ISO days; effective_to, the day after the last, None is open."""
 
     provider: str
     model: str
-    currency: str = "USD"
+    currency: Literal["USD"] = "USD"
     effective_from: str
     effective_to: str | None = None
     input_uncached: str

@@ -9,8 +9,14 @@ from pathlib import Path
 
 from eval_pipeline.errors import SpecError
 
+# Set inside a git hook, they would lead every call to the hook's repository instead of the app's.
+_REPOSITORY_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_NAMESPACE")
 
-def _git(repo: Path, *args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
+
+def _git(repo: Path, *args: str, index: Path | None = None) -> subprocess.CompletedProcess[bytes]:
+    env = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}
+    if index is not None:
+        env["GIT_INDEX_FILE"] = str(index)
     try:
         return subprocess.run(["git", "-C", str(repo), *args], capture_output=True, check=False, env=env)
     except FileNotFoundError:
@@ -21,7 +27,7 @@ def _text(repo: Path, *args: str, problem: str, hint: str | None = None) -> str:
     done = _git(repo, *args)
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise SpecError(f"{problem}: {said[-1] if said else f'git ended with {done.returncode}'}", hint=hint)
+        raise SpecError(f"{problem}: {said[-1]}" if said else problem, hint=hint)
     return done.stdout.decode("utf-8", "surrogateescape").strip()
 
 
@@ -55,12 +61,12 @@ def worktree_tree(repo: Path, path: str) -> str:
     """The tree that a commit of everything in the working tree (ignored files left out) would have at `path`."""
     top = Path(_text(repo, "rev-parse", "--show-toplevel", problem=f"{repo} is not a git working tree"))
     with tempfile.TemporaryDirectory() as folder:
-        env = {**os.environ, "GIT_INDEX_FILE": str(Path(folder) / "index")}
+        index = Path(folder) / "index"
         for args in (["read-tree", "HEAD"], ["add", "--all", "--", path]):
-            done = _git(top, *args, env=env)
+            done = _git(top, *args, index=index)
             if done.returncode != 0:
                 raise SpecError(f"the working tree {top} can't be read: {done.stderr.decode(errors='replace').strip()}")
-        written = _git(top, "write-tree", env=env)
+        written = _git(top, "write-tree", index=index)
     if written.returncode != 0:
         raise SpecError(f"the working tree {top} can't be written as a tree: {written.stderr.decode(errors='replace').strip()}")
     return tree_of(top, written.stdout.decode().strip(), path)

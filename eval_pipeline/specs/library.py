@@ -5,13 +5,14 @@ from __future__ import annotations
 import fnmatch
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from eval_pipeline.domain.case import Case, CaseSpec
 from eval_pipeline.domain.experiment import AppSpec, DatasetSpec, ExperimentSpec
 from eval_pipeline.domain.world import WorldSpec
 from eval_pipeline.errors import NotFound, SpecError
 from eval_pipeline.scoring.checks import validate_check
-from eval_pipeline.scoring.prices import PriceBook
+from eval_pipeline.scoring.prices import PriceBook, PriceRow
 from eval_pipeline.specs.yaml_file import YamlFile, parse_model
 
 
@@ -97,8 +98,14 @@ class Library:
         return (self.root.parent / spec.repo).resolve()
 
     def prices(self) -> PriceBook:
+        """Empty when there is no file of them."""
         path = self.root / "prices.yaml"
-        return PriceBook.from_rows(self._file(path).data, str(path)) if path.exists() else PriceBook(())
+        if not path.exists():
+            return PriceBook(())
+        file = self._file(path)
+        if not isinstance(file.data, list):
+            raise SpecError("must be a list of price rows", where=file.where())
+        return PriceBook(tuple(parse_model(file, PriceRow, index) for index in range(len(cast(list[object], file.data)))))
 
     def experiment_path(self, argument: str) -> Path:
         """A path, or the name of a file under `experiments/`."""
@@ -108,8 +115,10 @@ class Library:
         known = sorted(path.stem for path in (self.root / "experiments").glob("*.yaml"))
         raise NotFound(f"there is no experiment file {argument!r}", hint=_known("experiments", known))
 
-    def experiment(self, path: Path) -> ExperimentSpec:
-        return parse_model(self._file(path), ExperimentSpec)
+    def experiment(self, path: Path) -> tuple[YamlFile, ExperimentSpec]:
+        """With the file, for complaints about what it names."""
+        file = self._file(path)
+        return file, parse_model(file, ExperimentSpec)
 
     def _dataset_file(self, name: str) -> tuple[YamlFile, DatasetSpec]:
         path = self.root / "datasets" / f"{name}.yaml"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from eval_pipeline.domain.lock import LockedArm, LockedCase, RunLock, ScoredCase
 from eval_pipeline.errors import SpecError
 from eval_pipeline.specs import git
 from eval_pipeline.specs.library import Library
-from eval_pipeline.specs.yaml_file import YamlFile, parse_model
+from eval_pipeline.specs.yaml_file import Location, YamlFile, parse_model
 from eval_pipeline.store.snapshots import scan_world
 
 MANIFEST_NAME = "evals.app.yaml"
@@ -30,9 +31,11 @@ class Locked:
 
 def lock_experiment(library: Library, path: Path) -> Locked:
     """Read the experiment and everything it names. Raises SpecError before anything is spent."""
-    spec = library.experiment(path)
-    cases = library.dataset_cases(spec.dataset)
-    app = library.app(spec.app)
+    file, spec = library.experiment(path)
+    with _placed(file, ("dataset",)):
+        cases = library.dataset_cases(spec.dataset)
+    with _placed(file, ("app",)):
+        app = library.app(spec.app)
     repo = library.app_repo(app)
     worlds = sorted({case.world for case in cases})
     run = RunLock(
@@ -44,7 +47,7 @@ def lock_experiment(library: Library, path: Path) -> Locked:
         trials=spec.trials,
         worlds={name: _world_digest(library, name) for name in worlds},
         cases=tuple(_locked_case(case) for case in cases),
-        arms=tuple(_locked_arm(repo, app.path, arm, path) for arm in spec.arms),
+        arms=tuple(_locked_arm(repo, app.path, arm, file.where(("arms", index))) for index, arm in enumerate(spec.arms)),
     )
     score = ScoreLock(
         policy=spec.policy,
@@ -58,6 +61,17 @@ def lock_experiment(library: Library, path: Path) -> Locked:
     return Locked(spec, run, score, repo)
 
 
+@contextmanager
+def _placed(file: YamlFile, location: Location) -> Generator[None]:
+    """A complaint that names no file is about what this one says at `location`."""
+    try:
+        yield
+    except SpecError as error:
+        if error.where is not None:
+            raise
+        raise type(error)(str(error), where=file.where(location), hint=error.hint) from None
+
+
 def _world_digest(library: Library, name: str) -> str:
     world = library.world(name)
     return scan_world(world.folder, world.spec).digest
@@ -69,13 +83,13 @@ def _locked_case(case: Case) -> LockedCase:
     )
 
 
-def _locked_arm(repo: Path, app_path: str, arm: ArmSpec, path: Path) -> LockedArm:
+def _locked_arm(repo: Path, app_path: str, arm: ArmSpec, where: str) -> LockedArm:
     try:
         commit = None if arm.ref == WORKTREE else git.resolve(repo, arm.ref)
         tree = git.worktree_tree(repo, app_path) if commit is None else git.tree_of(repo, commit, app_path)
         manifest = read_manifest(repo, tree)
     except SpecError as error:
-        raise SpecError(f"arm {arm.name!r}: {error}", where=str(path), hint=error.hint) from None
+        raise SpecError(f"arm {arm.name!r}: {error}", where=where, hint=error.hint) from None
     return LockedArm(name=arm.name, ref=arm.ref, commit=commit, tree=tree, manifest=manifest, config=canonical_config(arm.config))
 
 
@@ -94,6 +108,6 @@ def _canonical(value: Any) -> Any:
         return canonical_config(value)  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(value, list):
         return [_canonical(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) < 2**53:
+    if isinstance(value, float) and value.is_integer():  # also the large ones: Postgres gives them back as integers
         return int(value)
     return value
