@@ -18,6 +18,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 from support.ledgers import HERE, Books
 
@@ -143,7 +144,11 @@ def test_roles_named_like_the_schema_and_otherwise(database_url: str, role: str,
     with opened(database_url) as database:
         assert database.engine.url.username == "evals"  # the embedded server's own role
         if named == "other":
-            sa.event.listen(database.engine, "begin", lambda c: c.execute(sa.text(f"set role {role}")))
+
+            def become(c: sa.Connection) -> None:
+                c.execute(sa.text(f"set role {role}"))
+
+            event.listen(database.engine, "begin", become)
         database.migrate()
     with opened(database_url) as database:
         database.migrate()
@@ -198,9 +203,11 @@ def test_a_connection_that_is_ended_from_outside_is_made_again(database_url: str
 def test_no_server_at_all(tmp_path: Path) -> None:
     asked: list[int] = []
     url = f"postgresql+psycopg2://nobody@/evals?host={tmp_path}&port=5432"
-    with opened(url, patience_s=0.2, on_outage=lambda: asked.append(1)) as database:
-        with pytest.raises(LedgerUnavailable, match="has not answered for 0 s") as caught:
-            database.run(lambda c: c.execute(sa.text("select 1")))
+    with (
+        opened(url, patience_s=0.2, on_outage=lambda: asked.append(1)) as database,
+        pytest.raises(LedgerUnavailable, match="has not answered for 0 s") as caught,
+    ):
+        database.run(lambda c: c.execute(sa.text("select 1")))
     assert asked != []
     assert caught.value.retryable and caught.value.hint is not None
 

@@ -209,7 +209,7 @@ def test_an_attempt_from_intent_to_result(books: Books) -> None:
     assert books.row(claim.key).state == CellState.RUNNING
     books.ledger.persisting(claim)
     assert books.row(claim.key).state == CellState.PERSISTING
-    more = {"bundle": "b", "usage": [{"model": "m"}], "latency_s": 1.5, "evidence": {"n": 1}, "error_class": "provider"}
+    more: dict[str, Any] = {"bundle": "b", "usage": [{"model": "m"}], "latency_s": 1.5, "evidence": {"n": 1}, "error_class": "provider"}
     books.finish(claim, attempt, Outcome.AGENT_ERROR, error="said so", cost_usd=Decimal("0.000000001"), **more)
     view = books.cell(claim.key)
     assert (view.state, view.outcome, view.logged) == (CellState.DONE, Outcome.AGENT_ERROR, False)
@@ -326,7 +326,7 @@ def test_spend_is_the_sum_over_all_attempts(books: Books) -> None:
     claim = books.claim(run)
     costs = [("0.1", Outcome.INFRA_FAILURE), (None, Outcome.INFRA_FAILURE), ("0.2", Outcome.OK)]
     for cost, outcome in costs:
-        more = {} if cost is None else {"cost_usd": Decimal(cost)}
+        more: dict[str, Any] = {} if cost is None else {"cost_usd": Decimal(cost)}
         books.finish(claim, books.begin(claim, reserve_usd="2"), outcome, **more)
     assert books.committed_usd(run) == Decimal("2.3")  # the unknown one keeps what was reserved for it
     books.ledger.discard([claim.key], "again")
