@@ -8,7 +8,7 @@ import dagster as dg
 from eval_pipeline.analysis.leaderboard import ArmRow
 from eval_pipeline.analysis.load import load_leaderboard, load_table
 from eval_pipeline.analysis.tables import flat_row
-from eval_pipeline.defs.partitions import CELLS, EXPERIMENTS, WORLDS
+from eval_pipeline.defs.partitions import CELLS, EXPERIMENTS, LINEAGE_ONLY, WORLDS
 from eval_pipeline.defs.resources import EvalsResource
 from eval_pipeline.defs.runs import run_partitions
 from eval_pipeline.environment.snapshotting import record_snapshot
@@ -32,7 +32,7 @@ def world_snapshots(context: dg.AssetExecutionContext, evals: EvalsResource) -> 
     specs=[
         dg.AssetSpec(
             "cell_results",
-            deps=[dg.AssetDep(world_snapshots, partition_mapping=dg.AllPartitionMapping())],
+            deps=[dg.AssetDep(world_snapshots, partition_mapping=LINEAGE_ONLY)],
             description=(
                 "One independent run a partition, `experiment/world.case/arm/trial`: an isolated sandbox, the agent, its stored output. "
                 "A cell with a valid result is never run again; launching it only logs the result again."
@@ -61,7 +61,7 @@ _TABLE_COLUMNS = {
 
 @dg.asset(
     partitions_def=EXPERIMENTS,
-    deps=[dg.AssetDep("cell_results", partition_mapping=dg.AllPartitionMapping())],
+    deps=[dg.AssetDep("cell_results", partition_mapping=LINEAGE_ONLY)],
     group_name="results",
     kinds={"python", "postgres"},
     owners=OWNERS,

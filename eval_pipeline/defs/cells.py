@@ -184,7 +184,7 @@ def _metadata(cell: ScoredCell) -> dict[str, Any]:
         "score": cell.score,
         "passed": cell.passed,
         "not_judged": cell.n_not_judged,
-        "latency_s": cell.latency_s,
+        "latency_s": None if cell.latency_s is None else round(cell.latency_s, 3),
         "cost_usd": None if cell.cost_usd is None else float(cell.cost_usd),
         "attempts": len(cell.view.attempts),
         "bundle": cell.counted.bundle if cell.counted else None,

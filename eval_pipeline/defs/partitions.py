@@ -4,6 +4,10 @@ CELLS = dg.DynamicPartitionsDefinition(name="cells")
 EXPERIMENTS = dg.DynamicPartitionsDefinition(name="experiments")
 WORLDS = dg.DynamicPartitionsDefinition(name="worlds")
 
+LINEAGE_ONLY = dg.SpecificPartitionsPartitionMapping([])
+"""An edge between partitions of different kinds. A cell stays tied to the snapshot its experiment was locked to, and a table to
+its own cells: what happens to other partitions above makes neither out of date."""
+
 
 def add_partitions(instance: dg.DagsterInstance, definition: dg.DynamicPartitionsDefinition, keys: list[str]) -> None:
     """Add those that are missing, in order. Dagster validates nothing; the keys come from validated names."""

@@ -13,6 +13,7 @@ from eval_pipeline.gateway.client import stop
 AGENT = """
 echo s >> "$EVALS_OUTPUT/starts"
 grep -q "Answer slow" "$EVALS_CASE" && sleep 120
+grep -q "Answer doze" "$EVALS_CASE" && sleep 30
 grep -q "Answer nap" "$EVALS_CASE" && sleep 6
 answer yes
 """
@@ -33,7 +34,7 @@ def state() -> Generator[Path]:
 
 @pytest.fixture(scope="module")
 def project(state: Path) -> Generator[Project]:
-    """Its world `bad` can't be restored, which is an infrastructure failure; the case `slow` takes two minutes, `nap` six seconds."""
+    """Its world `bad` can't be restored, which is an infrastructure failure; the cases `slow`, `doze` and `nap` take 120, 30 and 6 seconds."""
     with short_dir() as root:
         made = Project(root, state)
         made.world("bad", {"broken.txt": "x\n"})

@@ -46,3 +46,38 @@ def test_a_taken_port_is_said_before_anything_starts(served: Served) -> None:
     _, said = process.communicate(timeout=60)
     assert process.returncode == 2
     assert f"port {served.port} of 127.0.0.1 is taken" in said and "starting" not in said
+
+
+@pytest.mark.long
+def test_a_run_of_the_ui_goes_on_after_a_restart_and_no_agent_is_started_twice(state_dir: Path) -> None:
+    with short_dir() as root:
+        project = Project(root, state_dir / "s")
+        project.agent('echo s >> "$EVALS_OUTPUT/starts"; sleep 30; answer yes')
+        project.case("c")
+        project.experiment("restarted", trials=2)
+        name = project.evals("experiment", "run", "restarted")["experiment"]
+        project.evals("experiment", "cancel", name)
+        project.wait_for(lambda: project.evals("experiment", "status", name)["states"] == {"open": 2})
+        before = {cell["cell"]: len(cell["attempts"]) for cell in project.cells(name)}
+        first = Served(project)
+        try:
+            first.wait_ready()
+            first.backfill(before)
+            running = lambda: project.evals("experiment", "status", name)["states"].get("running") == 2  # noqa: E731
+            first.wait_for(running, "two agents", 60)
+        finally:
+            code, said = first.stop()
+        assert code == 0, said
+        assert len(project.evals("sandbox", "list")) == 2
+        second = Served(project)
+        try:
+            second.wait_ready()
+            second.wait_for(lambda: project.evals("experiment", "status", name)["n_done"] == 2, "the retried run", 180)
+            done = dict.fromkeys(before, "materialized")
+            second.wait_for(lambda: second.statuses(name) == done, "the events", 60)
+            second.wait_for(
+                lambda: all(run["status"] in ("SUCCESS", "FAILURE") for run in second.runs("__ASSET_JOB")), "ends", 60
+            )
+        finally:
+            second.stop()
+        assert {cell["cell"]: len(cell["attempts"]) for cell in project.cells(name)} == {k: n + 1 for k, n in before.items()}
