@@ -198,7 +198,7 @@ def test_a_figure_of_the_privileged_document_is_critical(name: str, answer: str)
 
 
 def test_the_demo_experiment_is_complete() -> None:
-    spec = LIBRARY.experiment(LIBRARY.experiment_path("demo"))
+    _, spec = LIBRARY.experiment(LIBRARY.experiment_path("demo"))
     assert len({str(sorted(arm.config.items())) for arm in spec.arms}) == len(spec.arms) == 3
     assert spec.trials == 2 and spec.budget is not None
     models = {str(arm.config["model"]) for arm in spec.arms}

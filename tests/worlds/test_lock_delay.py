@@ -18,7 +18,7 @@ def on(text: str) -> date:
     return datetime.datetime.strptime(text, "%d %B %Y").replace(tzinfo=datetime.UTC).date()
 
 
-def named(rows: list[list[Any]], first: str) -> list[Any]:
+def named(rows: list[list[Any]], first: object) -> list[Any]:
     (row,) = [row for row in rows if row[0] == first]
     return row
 
