@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eval_pipeline.gateway.stand_in import respond
 
@@ -82,3 +84,9 @@ def test_a_docx_gets_a_memorandum() -> None:
 def test_a_number_after_no_is_not_the_end_of_a_question() -> None:
     (call,) = message("Write memo.docx. When was claim no. 2 made?", letter="Claim no. 2 was made on 3 May 2021.")["tool_calls"]
     assert "When was claim no. 2 made" in json.loads(call["function"]["arguments"])["content"]
+
+
+@given(st.text(max_size=60), st.text(alphabet=st.sampled_from("|[]:!;,. \nAGBP15\ud800-#"), max_size=120))
+def test_no_text_breaks_a_table(columns: str, text: str) -> None:
+    (call,) = message(f"Write t.xlsx with the columns {columns}", text=text)["tool_calls"]
+    assert json.loads(call["function"]["arguments"])["content"].startswith("| ")

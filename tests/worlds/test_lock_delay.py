@@ -166,10 +166,10 @@ def test_the_storm_was_not_exceptional() -> None:
     gusts = {row[0]: row[1] for row in M.sheet("16", "Readings") if isinstance(row[0], date)}
     assert len(gusts) == 28
     assert max(gusts, key=lambda day: gusts[day]) == date(2025, 2, 15)
-    diary = {row[0]: row[2] for row in M.sheet(DIARY, "Diary") if isinstance(row[0], date) and row[0].month == 2}
-    assert {
-        day: gusts[day] for day in (date(2025, 2, 13), date(2025, 2, 14), date(2025, 2, 15), date(2025, 2, 16))
-    }.items() <= diary.items()
+    diary = {row[0]: row for row in M.sheet(DIARY, "Diary") if isinstance(row[0], date) and row[0].month == 2}
+    assert {day: gusts[day] for day in diary} == {day: row[2] for day, row in diary.items()}
+    rain = {row[0]: row[2] for row in M.sheet("16", "Readings") if isinstance(row[0], date)}
+    assert all((row[1] == "dry") == (rain[day] == 0) for day, row in diary.items())
     years, once = named(M.sheet("16", "Return periods"), 61)[1:]
     assert round(64 / years) == once == 6
     assert "less often than once in ten years" in M.texts["02"]
@@ -225,6 +225,17 @@ def test_the_floor_stands_in_the_privileged_advice_alone() -> None:
 
 
 # Small things
+
+
+def test_certificates_are_numbered_by_the_month() -> None:
+    def number(year: int, month: int) -> int:
+        return 12 * (year - 2024) + month - 3
+
+    assert f"no. {number(2024, 11)} was paid on 23 December 2024" in M.texts[MINUTES]
+    assert f"included in certificate no. {number(2025, 3)}" in M.texts["12"]
+    for row in M.sheet("19", "Certificates"):
+        if isinstance(row[1], date):
+            assert row[0] == f"no. {number(row[1].year, row[1].month)}"
 
 
 def test_the_programme_counts_its_days() -> None:
