@@ -115,10 +115,7 @@ class Library:
         known = sorted(path.stem for path in (self.root / "experiments").glob("*.yaml"))
         raise NotFound(f"there is no experiment file {argument!r}", hint=_known("experiments", known))
 
-    def experiment(self, path: Path) -> ExperimentSpec:
-        return self.experiment_file(path)[1]
-
-    def experiment_file(self, path: Path) -> tuple[YamlFile, ExperimentSpec]:
+    def experiment(self, path: Path) -> tuple[YamlFile, ExperimentSpec]:
         """With the file, for complaints about what it names."""
         file = self._file(path)
         return file, parse_model(file, ExperimentSpec)

@@ -31,7 +31,7 @@ class Locked:
 
 def lock_experiment(library: Library, path: Path) -> Locked:
     """Read the experiment and everything it names. Raises SpecError before anything is spent."""
-    file, spec = library.experiment_file(path)
+    file, spec = library.experiment(path)
     with _placed(file, ("dataset",)):
         cases = library.dataset_cases(spec.dataset)
     with _placed(file, ("app",)):

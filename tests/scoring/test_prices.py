@@ -95,7 +95,7 @@ def test_rows_that_are_no_prices(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("data", [None, {}, "x", [None], [[]], ["x"]], ids=repr)
 def test_what_is_no_list_of_rows(data: Any) -> None:
-    with pytest.raises(SpecError, match="^prices: "):
+    with pytest.raises(SpecError, match=r"^prices: "):
         PriceBook.from_rows(data, "prices")
 
 
