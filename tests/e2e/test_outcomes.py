@@ -2,47 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
 import pytest
+from support.places import short_dir
 from support.project import Project
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(
-    ("script", "outcome", "score", "says"),
-    [
-        ("answer yes", "ok", 1.0, None),
-        ("answer no", "ok", 0.0, None),
-        ("answer yes; exit 3", "ok", 1.0, "ended with code 3"),
-        ("exit 0", "agent_error", 0.0, "wrote no result.json"),
-        ("exit 7", "agent_error", 0.0, "ended with code 7"),
-        ("kill -9 $$", "agent_error", 0.0, "137"),
-        ("echo '{broken' > $EVALS_OUTPUT/result.json", "agent_error", 0.0, "not JSON"),
-        ("head -c 5000 /dev/urandom > $EVALS_OUTPUT/result.json", "agent_error", 0.0, "result.json"),
-        ("echo '[1]' > $EVALS_OUTPUT/result.json", "agent_error", 0.0, "must hold an object"),
-        ("ln -s /etc/passwd $EVALS_OUTPUT/result.json", "agent_error", 0.0, "wrote no result.json"),
-        ("mkfifo $EVALS_OUTPUT/result.json", "agent_error", 0.0, "wrote no result.json"),
-        ("mkdir $EVALS_OUTPUT/result.json", "agent_error", 0.0, "wrote no result.json"),
-        ("""echo '{"status":"refusal","answer":null}' > $EVALS_OUTPUT/result.json""", "refusal", 0.0, None),
-        ("""echo '{"status":"error","error":"no key"}' > $EVALS_OUTPUT/result.json""", "agent_error", 0.0, "no key"),
-        ("printf 'a\\377\\000b' > $EVALS_OUTPUT/transcript.jsonl; answer yes", "ok", 1.0, None),
-        ("exec >&- 2>&-; answer yes", "ok", 1.0, None),
-        ("setsid sleep 300 & answer yes", "ok", 1.0, None),
-    ],
-)
-def test_one_attempt_says_what_happened(
-    project: Project, request: pytest.FixtureRequest, script: str, outcome: str, score: float, says: str | None
-) -> None:
-    project.agent(script)
-    project.case()
-    name = f"o{abs(hash(request.node.name)) % 10**10}"
-    project.experiment(name)
-    data = project.run(name)
-    (cell,) = project.cells(data["experiment"])
+WAYS: dict[str, tuple[str, str, float, str | None]] = {
+    "right": ("answer yes", "ok", 1.0, None),
+    "wrong": ("answer no", "ok", 0.0, None),
+    "answers-then-fails": ("answer yes; exit 3", "ok", 1.0, "ended with code 3"),
+    "writes-nothing": ("exit 0", "agent_error", 0.0, "wrote no result.json"),
+    "fails": ("exit 7", "agent_error", 0.0, "ended with code 7"),
+    "kills-itself": ("kill -9 $$", "agent_error", 0.0, "137"),
+    "broken-json": ("echo '{broken' > $EVALS_OUTPUT/result.json", "agent_error", 0.0, "not JSON"),
+    "binary": ("head -c 5000 /dev/urandom > $EVALS_OUTPUT/result.json", "agent_error", 0.0, "result.json"),
+    "no-object": ("echo '[1]' > $EVALS_OUTPUT/result.json", "agent_error", 0.0, "must hold an object"),
+    "link": ("ln -s /etc/passwd $EVALS_OUTPUT/result.json", "agent_error", 0.0, "wrote no result.json"),
+    "fifo": ("mkfifo $EVALS_OUTPUT/result.json", "agent_error", 0.0, "wrote no result.json"),
+    "directory": ("mkdir $EVALS_OUTPUT/result.json", "agent_error", 0.0, "wrote no result.json"),
+    "refuses": ("""echo '{"status":"refusal","answer":null}' > $EVALS_OUTPUT/result.json""", "refusal", 0.0, None),
+    "says-error": ("""echo '{"status":"error","error":"no key"}' > $EVALS_OUTPUT/result.json""", "agent_error", 0.0, "no key"),
+    "odd-transcript": ("printf 'a\\377\\000b' > $EVALS_OUTPUT/transcript.jsonl; answer yes", "ok", 1.0, None),
+    "closes-stdout": ("exec >&- 2>&-; answer yes", "ok", 1.0, None),
+    "leaves-a-daemon": ("setsid sleep 300 & answer yes", "ok", 1.0, None),
+}
+
+
+@pytest.fixture(scope="module")
+def ways(shared_state: Path) -> Generator[dict[str, Any]]:
+    """One experiment, one case a way: the agent does what its prompt names. Case -> its cell, and the sandboxes left."""
+    with short_dir() as root:
+        project = Project(root, shared_state)
+        project.commit({f"ways/{name}": way[0] + "\n" for name, way in WAYS.items()})
+        project.agent("""way=$(sed -n 's/.*"prompt": "Answer \\(.*\\)\\.",.*/\\1/p' "$EVALS_CASE"); . "/app/ways/$way" """)
+        for name in WAYS:
+            project.case(name)
+        project.experiment("ways")
+        project.run("ways")
+        cells: dict[str, Any] = {cell["case"].removeprefix("w."): cell for cell in project.cells("ways")}
+        yield {**cells, "left": project.evals("sandbox", "list")}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_attempt_says_what_happened(ways: dict[str, Any], way: str) -> None:
+    cell = ways[way]
+    _, outcome, score, says = WAYS[way]
     assert (cell["outcome"], cell["score"], len(cell["attempts"])) == (outcome, score, 1)
-    assert data["n_ok"] == 1
     assert (says in cell["attempts"][0]["error"]) if says else cell["attempts"][0]["error"] is None
-    assert project.evals("sandbox", "list") == []
+
+
+def test_no_way_leaves_a_sandbox(ways: dict[str, Any]) -> None:
+    assert ways["left"] == []
 
 
 def test_an_agent_that_runs_for_ever_is_stopped(project: Project) -> None:
