@@ -10,9 +10,11 @@ import openpyxl
 import pytest
 
 from eval_pipeline.domain.case import Case
+from eval_pipeline.domain.experiment import ExperimentSpec
 from eval_pipeline.scoring.checks import Evidence, run_check, validate_check
 from eval_pipeline.scoring.verdicts import Documents
 from eval_pipeline.specs.library import Library
+from eval_pipeline.specs.yaml_file import YamlFile, parse_model
 
 WORLDS = Path(__file__).parents[2] / "worlds_src"
 LIBRARY = Library(WORLDS)
@@ -198,7 +200,7 @@ def test_a_figure_of_the_privileged_document_is_critical(name: str, answer: str)
 
 
 def test_the_demo_experiment_is_complete() -> None:
-    _, spec = LIBRARY.experiment(LIBRARY.experiment_path("demo"))
+    spec = parse_model(YamlFile(LIBRARY.experiment_path("demo")), ExperimentSpec)
     assert len({str(sorted(arm.config.items())) for arm in spec.arms}) == len(spec.arms) == 3
     assert spec.trials == 2 and spec.budget is not None
     models = {str(arm.config["model"]) for arm in spec.arms}
