@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -16,28 +17,33 @@ from eval_pipeline.settings import Settings
 
 _CHECK_EVERY_S = 30.0
 _GRACE_S = 45.0
+_STOP_S = 20.0
 
 
 @click.command()
 @click.option("--port", type=int, default=3000, show_default=True, help="Of the Dagster UI, on 127.0.0.1 only.")
 @with_settings
 def command(settings: Settings, port: int) -> int:
-    """Start Postgres and the Dagster UI with its daemon; Ctrl-C stops both. Engines that are running go on."""
+    """Start Postgres and the Dagster UI with its daemon; Ctrl-C stops both.
+
+    Engines that `evals experiment run` started go on; runs that were launched in the UI go on at the next `evals up`.
+    """
     from eval_pipeline.defs.home import prepare_home
     from eval_pipeline.errors import SpecError
-    from eval_pipeline.store.postgres import embedded_server, restart_if_down
+    from eval_pipeline.store.postgres import embedded_server, restart_if_down, server_status
     from eval_pipeline.store.records import open_records
 
     if _taken(port):
         raise SpecError(f"port {port} of 127.0.0.1 is taken", hint="name another one: evals up --port 3001")
+    stopping = _signals()
     with embedded_server(settings) as url, open_records(settings):
         process = _start(prepare_home(settings, url), settings, port)
-        stopping = _forward_signals(process)
         try:
             _supervise(process, port, lambda: restart_if_down(settings), stopping)
         finally:
             _stop(process)
-    note("stopped: Dagster and Postgres have ended")
+    shared = server_status(settings).running
+    note("stopped: Dagster has ended; Postgres goes on, others use it" if shared else "stopped: Dagster and Postgres have ended")
     return 0 if stopping else 1
 
 
@@ -58,27 +64,19 @@ def _start(environment: dict[str, str], settings: Settings, port: int) -> subpro
         )
 
 
-def _forward_signals(process: subprocess.Popen[bytes]) -> list[int]:
-    """Any of the three asks Dagster to stop; the list tells afterwards that somebody asked."""
+def _signals() -> list[int]:
+    """From now on these end nothing by themselves; the list tells which of them came."""
     asked: list[int] = []
-
-    def stop(number: int, _: object) -> None:
-        asked.append(number)
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, stop)
+        signal.signal(number, lambda number, _: asked.append(number))
     return asked
 
 
 def _supervise(process: subprocess.Popen[bytes], port: int, revive: Any, stopping: list[int]) -> None:
     started, ready, next_check = time.monotonic(), False, 0.0
     said: set[str] = set()
-    while process.poll() is None:
+    while process.poll() is None and not stopping:
         time.sleep(0.5)
-        if stopping:
-            continue
         if not ready and _answers(port):
             ready, next_check = True, time.monotonic() + _GRACE_S
             note(f"the Dagster UI is at http://127.0.0.1:{port} ({time.monotonic() - started:.0f} s). Ctrl-C stops it.")
@@ -141,14 +139,10 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     """Dagster's whole session ends, whatever of it is still there."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        pass
-    try:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_STOP_S)
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

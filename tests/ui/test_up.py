@@ -41,6 +41,27 @@ def test_a_signal_stops_everything(state_dir: Path, number: int) -> None:
         assert processes_of(state_dir) == []
 
 
+def test_a_signal_before_dagster_is_up_stops_everything(state_dir: Path) -> None:
+    with short_dir() as root:
+        up = Served(Project(root, state_dir / "s"))
+        up.wait_for(lambda: any("starting Dagster" in line for line in up.said), "the start")
+        code, said = up.stop()
+        assert code == 0, said
+        assert processes_of(state_dir) == []
+
+
+def test_dagster_that_dies_is_said_and_takes_the_rest_with_it(state_dir: Path) -> None:
+    with short_dir() as root:
+        up = Served(Project(root, state_dir / "s"))
+        up.wait_ready()
+        (dagster,) = [child for child in psutil.Process(up.process.pid).children() if "dagster" in child.cmdline()]
+        dagster.kill()
+        code, said = up.stop(0)
+        assert code == 1
+        assert "Dagster ended by itself with code -9" in said
+        assert processes_of(state_dir) == []
+
+
 def test_a_taken_port_is_said_before_anything_starts(served: Served) -> None:
     process = served.project.start("up", "--port", str(served.port))
     _, said = process.communicate(timeout=60)
