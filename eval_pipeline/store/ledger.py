@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -13,50 +11,11 @@ from sqlalchemy.dialects.postgresql import insert
 
 from eval_pipeline.domain.cell import AttemptResult, CellState, Outcome
 from eval_pipeline.domain.lock import RunLock, ScoreLock
-from eval_pipeline.domain.world import SnapshotManifest
 from eval_pipeline.errors import BudgetExceeded, Cancelled, FenceLost, NotFound
-from eval_pipeline.store.artifacts import Artifact
 from eval_pipeline.store.database import Database, storable, storable_json
+from eval_pipeline.store.rows import Claim, ExperimentRow, OpenAttempt, read_attempt, read_experiment, read_snapshot
 from eval_pipeline.store.schema import attempts, cells, engines, experiments, hosts, installation, score_locks, snapshots
 from eval_pipeline.store.snapshots import Snapshot
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpenAttempt:
-    """A row of `attempts` without an end. agent_started_at None: no agent has been started for it."""
-
-    id: int
-    number: int
-    sandbox: str
-    host_id: str
-    agent_started_at: datetime | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """A cell that one engine owns while its fence holds. open_attempt: what an engine before us left, to be adopted."""
-
-    key: str
-    engine_id: str
-    fence: int
-    open_attempt: OpenAttempt | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExperimentRow:
-    """budget_usd None: unlimited. committed_usd: spent and reserved, over all attempts."""
-
-    id: str
-    name: str
-    run: RunLock
-    score: ScoreLock
-    repo: str
-    baseline: str | None
-    budget_usd: Decimal | None
-    committed_usd: Decimal
-    n_cells: int
-    created_at: datetime
-    cancel_requested_at: datetime | None
 
 
 class Ledger:
@@ -130,7 +89,7 @@ class Ledger:
 
     def _experiments(self, query: sa.Select[Any]) -> list[ExperimentRow]:
         joined = query.add_columns(score_locks.c.lock).join(score_locks, score_locks.c.digest == experiments.c.score_digest)
-        return [_experiment_row(row) for row in self._run(lambda c: c.execute(joined).mappings().all())]
+        return [read_experiment(row) for row in self._run(lambda c: c.execute(joined).mappings().all())]
 
     def request_cancel(self, experiment: str) -> None:
         change = sa.update(experiments).where(experiments.c.id == experiment).values(cancel_requested_at=sa.func.now())
@@ -326,38 +285,12 @@ class Ledger:
     def snapshots(self, digests: Iterable[str]) -> dict[str, Snapshot]:
         """Those that were packed, by digest."""
         query = sa.select(snapshots).where(snapshots.c.digest.in_(list(digests)))
-        return {row.digest: _snapshot(row) for row in self._run(lambda c: c.execute(query).all())}
-
-
-def _snapshot(row: sa.Row[Any]) -> Snapshot:
-    manifest = SnapshotManifest.model_validate(row.manifest, strict=False)
-    return Snapshot(row.digest, manifest, Artifact(row.archive, row.archive_bytes))
-
-
-def _experiment_row(row: sa.RowMapping) -> ExperimentRow:
-    return ExperimentRow(
-        id=row["id"],
-        name=row["name"],
-        run=RunLock.model_validate(row["run_lock"], strict=False),
-        score=ScoreLock.model_validate(row["lock"], strict=False),
-        repo=row["repo"],
-        baseline=row["baseline"],
-        budget_usd=row["budget_usd"],
-        committed_usd=row["committed_usd"],
-        n_cells=row["n_cells"],
-        created_at=row["created_at"],
-        cancel_requested_at=row["cancel_requested_at"],
-    )
+        return {row.digest: read_snapshot(row) for row in self._run(lambda c: c.execute(query).all())}
 
 
 def _open_attempts(c: sa.Connection, keys: Sequence[str]) -> dict[str, OpenAttempt]:
     query = sa.select(attempts).where(attempts.c.cell_key.in_(keys), attempts.c.ended_at.is_(None)).order_by(attempts.c.number)
-    return {
-        row.cell_key: OpenAttempt(
-            id=row.id, number=row.number, sandbox=row.sandbox, host_id=row.host_id, agent_started_at=row.agent_started_at
-        )
-        for row in c.execute(query)
-    }
+    return {row.cell_key: read_attempt(row) for row in c.execute(query)}
 
 
 def _hold(c: sa.Connection, claim: Claim, **values: Any) -> str:

@@ -1,0 +1,80 @@
+"""What the ledger's rows are in the program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import sqlalchemy as sa
+
+from eval_pipeline.domain.lock import RunLock, ScoreLock
+from eval_pipeline.domain.world import SnapshotManifest
+from eval_pipeline.store.artifacts import Artifact
+from eval_pipeline.store.snapshots import Snapshot
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenAttempt:
+    """A row of `attempts` without an end. agent_started_at None: no agent has been started for it."""
+
+    id: int
+    number: int
+    sandbox: str
+    host_id: str
+    agent_started_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A cell that one engine owns while its fence holds. open_attempt: what an engine before us left, to be adopted."""
+
+    key: str
+    engine_id: str
+    fence: int
+    open_attempt: OpenAttempt | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentRow:
+    """budget_usd None: unlimited. committed_usd: spent and reserved, over all attempts."""
+
+    id: str
+    name: str
+    run: RunLock
+    score: ScoreLock
+    repo: str
+    baseline: str | None
+    budget_usd: Decimal | None
+    committed_usd: Decimal
+    n_cells: int
+    created_at: datetime
+    cancel_requested_at: datetime | None
+
+
+def read_attempt(row: sa.Row[Any]) -> OpenAttempt:
+    return OpenAttempt(
+        id=row.id, number=row.number, sandbox=row.sandbox, host_id=row.host_id, agent_started_at=row.agent_started_at
+    )
+
+
+def read_snapshot(row: sa.Row[Any]) -> Snapshot:
+    manifest = SnapshotManifest.model_validate(row.manifest, strict=False)
+    return Snapshot(row.digest, manifest, Artifact(row.archive, row.archive_bytes))
+
+
+def read_experiment(row: sa.RowMapping) -> ExperimentRow:
+    return ExperimentRow(
+        id=row["id"],
+        name=row["name"],
+        run=RunLock.model_validate(row["run_lock"], strict=False),
+        score=ScoreLock.model_validate(row["lock"], strict=False),
+        repo=row["repo"],
+        baseline=row["baseline"],
+        budget_usd=row["budget_usd"],
+        committed_usd=row["committed_usd"],
+        n_cells=row["n_cells"],
+        created_at=row["created_at"],
+        cancel_requested_at=row["cancel_requested_at"],
+    )
