@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
 from eval_pipeline.domain.cell import CellState
+from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.lock import RunLock
 from eval_pipeline.errors import SpecError
 from eval_pipeline.specs import git
@@ -23,7 +25,7 @@ class Plan:
     """run: the lock that would run: the file's own, or the one it resumes. moved: what its refs did since, in words.
 
     n_done: cells that have a valid result already. n_judge_criteria: criteria of the chosen cases that need a judge.
-    max_cost_usd: what the open cells may cost by their own limits; None when a case has none.
+    max_cost_usd: what the open cells may cost by their own limits; None when one has none.
     """
 
     run: RunLock
@@ -47,17 +49,18 @@ def plan(locked: Locked, records: Records, *, fresh: bool, environ: Mapping[str,
     same = _existing(records, locked.run.experiment_id)
     moved_from = None if fresh or same else records.ledger.resumable(locked.run.name, locked.run.source_digest)
     resumes = same or moved_from
-    done = records.views.tallies(resumes.id).get(resumes.id) if resumes else None
+    run = resumes.run if resumes else locked.run
+    done = set(records.views.keys(resumes.id, [CellState.DONE])) if resumes else set[str]()
     judged = [case for case in locked.score.cases.values() if any(criterion.judge for criterion in case.rubric.criteria)]
     return Plan(
-        run=resumes.run if resumes else locked.run,
+        run=run,
         resumes=resumes,
         moved=_moves(locked, moved_from) if moved_from else [],
         n_cells=n_cells,
-        n_done=done.states.get(CellState.DONE, 0) if done else 0,
+        n_done=len(done),
         n_judge_criteria=sum(criterion.judge for case in judged for criterion in case.rubric.criteria),
         n_cases_with_judge=len(judged),
-        max_cost_usd=_max_cost(locked.run, n_cells - (done.n_done if done else 0)),
+        max_cost_usd=_max_cost(run, [key for key in run.cell_keys() if str(key) not in done]),
         notes=_notes(locked, len(judged)),
     )
 
@@ -91,10 +94,10 @@ def _moves(locked: Locked, old: ExperimentRow) -> list[str]:
     return lines
 
 
-def _max_cost(run: RunLock, n_open: int) -> float | None:
-    limits = [case.limits.cost_usd for case in run.cases]
+def _max_cost(run: RunLock, open_cells: list[CellKey]) -> float | None:
+    limits = [run.case(key.case_name).limits.cost_usd for key in open_cells]
     known = [limit for limit in limits if limit is not None]
-    return sum(known) / len(limits) * n_open if len(known) == len(limits) else None
+    return math.fsum(known) if len(known) == len(limits) else None
 
 
 def _notes(locked: Locked, n_cases_with_judge: int) -> list[str]:

@@ -1,0 +1,144 @@
+"""What a plan says before anything is spent."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Generator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.ledgers import HERE, Books, keys
+from support.locks import MANIFEST, criterion, locked_arm, locked_case, run_lock, score_lock
+
+from eval_pipeline.domain.app import SecretNames
+from eval_pipeline.domain.case import Limits
+from eval_pipeline.domain.experiment import ArmSpec, Budget, ExperimentSpec
+from eval_pipeline.domain.lock import LockedArm, LockedCase, RunLock
+from eval_pipeline.domain.rubric import Criterion
+from eval_pipeline.errors import SpecError
+from eval_pipeline.runner.planning import Plan, commit, plan
+from eval_pipeline.specs.lock import Locked
+from eval_pipeline.store.records import Records
+
+
+@pytest.fixture
+def books(database_url: str) -> Generator[Books]:
+    opened = Books(database_url)
+    yield opened
+    opened.database.close()
+
+
+@pytest.fixture
+def records(books: Books) -> Records:
+    return Records(database=books.database, ledger=books.ledger, leases=books.leases, verdicts=books.verdicts, views=books.views)
+
+
+def locked(
+    cases: Sequence[LockedCase] = (locked_case(),),
+    arms: Sequence[LockedArm] = (locked_arm(),),
+    criteria: Sequence[Criterion] = (criterion(),),
+    repo: Path = Path("/app"),
+    budget_usd: float | None = None,
+    **more: Any,
+) -> Locked:
+    run = run_lock("x", cases, arms, **more)
+    budget = None if budget_usd is None else Budget(cost_usd=budget_usd)
+    specs = tuple(ArmSpec(name=arm.name, ref=arm.ref) for arm in arms)
+    spec = ExperimentSpec(name="x", dataset="all", app="tiny", arms=specs, budget=budget, baseline=arms[0].name)
+    return Locked(spec, run, score_lock(run, criteria), repo)
+
+
+def make(records: Records, experiment: Locked, *, fresh: bool = False) -> Plan:
+    planned = plan(experiment, records, fresh=fresh, environ={})
+    commit(experiment, planned, records)
+    return planned
+
+
+def finish_first(books: Books, run: RunLock, *numbers: int) -> None:
+    chosen = [keys(run)[number] for number in numbers]
+    for claim in books.ledger.claim(books.engine(), chosen, HERE.place):
+        books.finish(claim, books.begin(claim))
+
+
+def test_a_new_experiment(records: Records) -> None:
+    cases = [locked_case("c"), locked_case("d")]
+    experiment = locked(cases, criteria=[criterion("a"), criterion("b", judge=True)], trials=3, budget_usd=0.1)
+    planned = plan(experiment, records, fresh=False, environ={})
+    assert (planned.run, planned.resumes, planned.moved) == (experiment.run, None, [])
+    assert (planned.n_cells, planned.n_done, planned.n_judge_criteria, planned.n_cases_with_judge) == (6, 0, 2, 2)
+    assert records.ledger.experiments() == []  # a plan writes nothing
+    row = commit(experiment, planned, records)
+    assert (row.id, row.baseline, row.budget_usd, row.repo) == (experiment.run.experiment_id, "a", Decimal("0.1"), "/app")
+
+
+def test_the_same_file_again_resumes_with_what_is_done(books: Books, records: Records) -> None:
+    experiment = locked([locked_case("c"), locked_case("d")], trials=2)
+    make(records, experiment)
+    finish_first(books, experiment.run, 0, 3)
+    again = make(records, experiment)
+    assert again.resumes is not None and again.resumes.id == experiment.run.experiment_id
+    assert (again.n_cells, again.n_done, again.moved) == (4, 2, [])
+
+
+def test_a_plan_says_what_the_open_cells_may_cost(books: Books, records: Records) -> None:
+    dear, cheap = locked_case("c", limits=Limits(cost_usd=10.0)), locked_case("d", limits=Limits(cost_usd=0.1))
+    experiment = locked([dear, cheap], trials=2)
+    assert make(records, experiment).max_cost_usd == 20.2
+    finish_first(books, experiment.run, 2, 3)
+    assert make(records, experiment).max_cost_usd == 20
+    finish_first(books, experiment.run, 0, 1)
+    assert make(records, experiment).max_cost_usd == 0
+
+
+def test_without_a_limit_nobody_knows_the_cost(books: Books, records: Records) -> None:
+    experiment = locked([locked_case("c", limits=Limits(cost_usd=1.0)), locked_case("d")], budget_usd=5)
+    planned = make(records, experiment)
+    assert planned.max_cost_usd is None
+    assert any("1 cases have no limits.cost_usd" in note for note in planned.notes)
+    finish_first(books, experiment.run, 1)
+    assert make(records, experiment).max_cost_usd == 1
+
+
+def test_a_ref_that_moved_resumes_the_locked_run_and_says_so(records: Records, tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    commits: list[str] = []
+    for _ in range(3):
+        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+        commits.append(subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip())
+    still = locked_arm("still", ref="v1", commit=commits[0])
+    before = locked(arms=[locked_arm(tree="1" * 40, commit=commits[0]), still], repo=tmp_path)
+    make(records, before)
+    after = locked(arms=[locked_arm(tree="2" * 40, commit=commits[2]), still], repo=tmp_path)
+    planned = plan(after, records, fresh=False, environ={})
+    assert (planned.run, planned.resumes is not None) == (before.run, True)
+    assert planned.moved == ["main (arm 'a') moved 2 commits"]
+    fresh = make(records, after, fresh=True)
+    assert (fresh.run, fresh.resumes, fresh.moved) == (after.run, None, [])
+    assert make(records, after).run == after.run  # now there is one of its own
+    dirty = locked(arms=[locked_arm(tree="3" * 40, commit=None), still], repo=tmp_path)
+    assert plan(dirty, records, fresh=False, environ={}).moved == ["main (arm 'a') moved to another tree"]
+
+
+def test_another_experiment_of_the_same_name_is_not_resumed(records: Records) -> None:
+    make(records, locked(trials=2))
+    assert make(records, locked(trials=3)).resumes is None
+
+
+def test_an_arm_that_lacks_a_secret_is_refused_before_anything_is_spent(records: Records) -> None:
+    manifest = MANIFEST.model_copy(update={"secrets": SecretNames(agent=("KEY_A", "KEY_B"))})
+    real = locked(arms=[locked_arm(manifest=manifest, config={"model": "real"})])
+    for environ in ({}, {"KEY_A": "x"}, {"KEY_A": "x", "KEY_B": ""}):
+        with pytest.raises(SpecError, match="KEY_B is not set in the environment") as caught:
+            plan(real, records, fresh=False, environ=environ)
+        assert "stand-in" in (caught.value.hint or "")
+    assert plan(real, records, fresh=False, environ={"KEY_A": "x", "KEY_B": "y"}).n_cells == 1
+    stand_in = locked(arms=[locked_arm(manifest=manifest, config={"model": "stand-in"})])
+    assert any("stand-in" in note for note in plan(stand_in, records, fresh=False, environ={}).notes)
+
+
+def test_an_experiment_that_is_too_large(records: Records) -> None:
+    with pytest.raises(SpecError, match="has 100001 cells; at most 100000"):
+        plan(locked(trials=100_001), records, fresh=False, environ={})
