@@ -42,7 +42,7 @@ def read_result(data: Any) -> AgentResult:
         return AgentResult(status=None, error=f"result.json must hold an object, found {type(data).__name__}")
     status, answer = data.get("status"), data.get("answer")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     if status not in ("ok", "error", "refusal"):
-        return AgentResult(status=None, error=f"result.json: status must be ok, error or refusal, found {_short(repr(status))}")
+        return AgentResult(status=None, error=f"result.json: status must be ok, error or refusal, found {_short(repr(status))}")  # pyright: ignore[reportUnknownArgumentType]
     if not (answer is None or isinstance(answer, str)):
         return AgentResult(status=None, error=f"result.json: answer must be text or null, found {type(answer).__name__}")  # pyright: ignore[reportUnknownArgumentType]
     error, error_class = data.get("error"), data.get("error_class")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

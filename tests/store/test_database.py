@@ -42,11 +42,15 @@ def opened(url: str, **more: object) -> Generator[Database]:
 
 def differences(url: str) -> list[object]:
     """Between the database and the schema's metadata; looked at from outside the schema, else its tables count as nobody's."""
+
+    def ours(name: str | None, kind: str, _: object) -> bool:
+        return kind != "schema" or name == SCHEMA
+
     opts = {
         "version_table": VERSION_TABLE,
         "version_table_schema": SCHEMA,
         "include_schemas": True,
-        "include_name": lambda name, kind, _: kind != "schema" or name == SCHEMA,
+        "include_name": ours,
         "compare_type": True,
         "compare_server_default": True,
     }
