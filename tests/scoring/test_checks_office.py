@@ -96,13 +96,15 @@ def test_only_what_a_reader_sees_counts() -> None:
     seen = run_xml.format(hide="", tag="t", text="inserted words")
     hidden = run_xml.format(hide="<w:vanish/>", tag="t", text="secret keyword")
     deleted = run_xml.format(hide="", tag="delText", text="struck out")
-    paragraph = f"<w:p {nsdecls('w')}><w:ins w:id='1' w:author='a'>{seen}</w:ins>{hidden}<w:del w:id='2' w:author='a'>{deleted}</w:del></w:p>"
+    moved = run_xml.format(hide="", tag="t", text="moved away")
+    changes = f"<w:ins w:id='1' w:author='a'>{seen}</w:ins>{hidden}<w:del w:id='2' w:author='a'>{deleted}{moved}</w:del>"
+    paragraph = f"<w:p {nsdecls('w')}>{changes}<w:moveFrom w:id='3' w:author='a'>{moved}</w:moveFrom></w:p>"
     control = f"<w:sdt {nsdecls('w')}><w:sdtContent><w:p><w:r><w:t>in a control</w:t></w:r></w:p></w:sdtContent></w:sdt>"
     body.insert(0, parse_xml(paragraph))
     body.insert(1, parse_xml(control))
     data = saved(document)
     assert verdict({"contains_all": {"texts": ["inserted words", "in a control"], "in": "file:m.docx"}}, m_docx=data) == 1
-    assert verdict({"contains_none": {"texts": ["secret", "struck"], "in": "file:m.docx"}}, m_docx=data) == 1
+    assert verdict({"contains_none": {"texts": ["secret", "struck", "moved away"], "in": "file:m.docx"}}, m_docx=data) == 1
 
 
 def test_an_xlsx_reads_as_its_sheets_show_it() -> None:
@@ -175,6 +177,7 @@ def test_a_cell_is_found_by_name_or_place(options: dict[str, Any]) -> None:
         ({"cell": "Z99"}, "nothing at cell Z99"),
         ({"row": "Kiel", "column": "rent", "equals": "44"}, "not '44'"),
         ({"sheet": "Rents", "cell": "A1"}, "no sheet 'Rents'"),
+        ({"row": "Kiel", "contains": "Kiel"}, "not with 'kiel'"),
     ],
 )
 def test_a_cell_that_is_not_there_or_holds_something_else(options: dict[str, Any], why: str) -> None:
@@ -189,7 +192,7 @@ def test_a_header_below_the_row_does_not_name_its_column() -> None:
 
 
 def test_a_formula_counts_by_its_stored_result_alone() -> None:
-    result = run({"xlsx_cell": {"file": "t.xlsx", "cell": "A2", "number": 1}}, t_xlsx=book(S=[[1], ["=SUM(A1:A1)"]]))
+    result = run({"xlsx_cell": {"file": "t.xlsx", "cell": "A2", "number": 1}}, t_xlsx=book(S=[[1], ["=1"]]))
     assert result.verdict == 0 and "a formula without a stored result" in result.reason
 
 
