@@ -11,7 +11,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,7 @@ class Engine:
             done = await drive_cell(context, claim)
         except BudgetExceeded as error:
             self._blocked_by_budget = error  # cleared when a cell ends and gives back what it did not use
-            self._pending.appendleft(claim)
+            self._pending.appendleft(replace(claim, open_attempt=None))  # what was open has ended by now
             return
         self.report.done[claim.key] = done
         self._blocked_by_budget = None
