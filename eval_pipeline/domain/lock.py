@@ -116,7 +116,7 @@ class RunLock(Spec):
                 "tree": arm.tree,
                 "config": arm.config,
                 "backend": self.backend,
-                "seed": self.seed,
+                "seed": self.cell_seed(key),
                 "trial": key.trial,
             }
         )

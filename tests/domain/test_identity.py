@@ -30,7 +30,7 @@ CELL = (
     '{"backend":"local","config":{"model":"stand-in","top_k":8},"deliverables":["memo.docx"],"identity_version":1,'
     '"limits":{"cost_usd":2.5,"turns":7,"wall_s":60.0},"manifest":{"agent":["bin/agent"],"build":null,"egress":[],'
     '"image":{"base":"host","requirements":null},"name":"tiny","resources":{"cpu":1.0,"disk_mib":1024,"memory_mib":1024},'
-    '"restore":null,"secrets":{"agent":[]}},"prompt":"Answer d.","seed":11,"tree":"'
+    '"restore":null,"secrets":{"agent":[]}},"prompt":"Answer d.","seed":SEED,"tree":"'
     + "b" * 40
     + '","trial":1,"world":"'
     + "a" * 64
@@ -55,7 +55,7 @@ def test_golden_digests() -> None:
     assert lock.source_digest == "227e4b68f0754829ba23971a9bc82b63bd4816c2b54546585a5a4f9065ff178f"
     key = lock.cell_keys()[-1]
     assert str(key) == f"{lock.experiment_id}/w.d/wide/1"
-    assert lock.cell_digest(key) == hashlib.sha256(CELL.encode()).hexdigest()
+    assert lock.cell_digest(key) == hashlib.sha256(CELL.replace("SEED", str(lock.cell_seed(key))).encode()).hexdigest()
     assert lock.cell_seed(key) == 766032011
     assert score_lock(lock).digest == "fa9271b1cd9aaa79aaf178e68a89d32775a2af621553863e8305e45f31b07328"
     assert sandbox_name("i", str(key), 1) == "e-34cbc4df46f4e6aa83ca639c"
@@ -112,6 +112,14 @@ def test_the_cell_digest_knows_no_names_of_experiment_arm_or_app() -> None:
     second = run_lock("two", arms=[locked_arm("other", config={"k": 2})], app="renamed")
     assert first.cell_digest(first.cell_keys()[1]) == second.cell_digest(second.cell_keys()[0])
     assert first.cell_digest(first.cell_keys()[0]) != second.cell_digest(second.cell_keys()[0])
+
+
+def test_the_cell_digest_knows_the_seed_that_the_agent_gets() -> None:
+    """It comes from the case's name, so a renamed case is another run."""
+    lock, renamed = run_lock(cases=[locked_case("c", prompt="Do.")]), run_lock(cases=[locked_case("d", prompt="Do.")])
+    (key,), (other,) = lock.cell_keys(), renamed.cell_keys()
+    assert lock.cell_seed(key) != renamed.cell_seed(other)
+    assert lock.cell_digest(key) != renamed.cell_digest(other)
 
 
 def test_every_cell_of_a_tensor_differs_from_the_others_in_what_it_runs() -> None:
