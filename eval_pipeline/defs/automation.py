@@ -4,6 +4,7 @@ import dagster as dg
 
 from eval_pipeline.defs.assets import leaderboard, scored_table, world_snapshots
 from eval_pipeline.defs.cells import describe
+from eval_pipeline.defs.events import BATCH
 from eval_pipeline.defs.orphans import end_orphans
 from eval_pipeline.defs.partitions import CELLS, EXPERIMENTS, WORLDS
 from eval_pipeline.defs.resources import EvalsResource
@@ -58,7 +59,10 @@ def repair_records(context: dg.SensorEvaluationContext, evals: EvalsResource):
 
 
 def _log_lost_results(instance: dg.DagsterInstance, records: Records, name: str) -> None:
-    described = describe(records, records.ledger.experiment(name), records.views.unlogged(name))
-    for materialization, _ in described:
-        instance.report_runless_asset_event(materialization)
-    records.ledger.mark_logged({str(materialization.partition): attempt for materialization, attempt in described})
+    """In small steps: a tick that is cut off repeats at most one of them."""
+    experiment, lost = records.ledger.experiment(name), records.views.unlogged(name)
+    for start in range(0, len(lost), BATCH):
+        described = describe(records, experiment, lost[start : start + BATCH])
+        for materialization, _ in described:
+            instance.report_runless_asset_event(materialization)
+        records.ledger.mark_logged({str(materialization.partition): attempt for materialization, attempt in described})

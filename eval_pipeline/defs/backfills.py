@@ -59,8 +59,9 @@ class Backfill:
             complete = self._all_runs_made()
             waiting = list(self._waiting())
             for run in waiting:
-                if run.status is dg.DagsterRunStatus.QUEUED:
-                    self._close(run, _range(run, keys, position), left, log_again)
+                cells = _range(run, keys, position) if run.status is dg.DagsterRunStatus.QUEUED else None
+                if cells:
+                    self._close(run, cells, left, log_again)
                     closed += 1
             if complete and all(run.status is dg.DagsterRunStatus.QUEUED for run in waiting):
                 break
@@ -127,8 +128,8 @@ def backfill_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Backfill | 
 
 
 def _range(run: dg.DagsterRun, keys: Sequence[str], position: Mapping[str, int]) -> Sequence[str]:
-    """The cells a run was made for. Raises KeyError when their partitions were deleted meanwhile."""
+    """The cells a run was made for; none when their partitions were deleted meanwhile, which is for Dagster to say."""
     if PARTITION_NAME_TAG in run.tags:
         return [run.tags[PARTITION_NAME_TAG]]
-    first, last = run.tags[ASSET_PARTITION_RANGE_START_TAG], run.tags[ASSET_PARTITION_RANGE_END_TAG]
-    return keys[position[first] : position[last] + 1]
+    first, last = position.get(run.tags[ASSET_PARTITION_RANGE_START_TAG]), position.get(run.tags[ASSET_PARTITION_RANGE_END_TAG])
+    return [] if first is None or last is None else keys[first : last + 1]

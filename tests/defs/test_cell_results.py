@@ -32,24 +32,20 @@ def test_good_cells_are_materialized_broken_ones_failed_and_cancelled_ones_missi
     }
 
 
-def test_a_result_is_shown_with_its_numbers(bench: Bench) -> None:
-    bench.project.case("c")
-    bench.project.experiment("shown")
-    name = bench.project.run("shown")["experiment"]
-    (event,) = bench.events(f"{name}/w.c/a/0")
-    shown = {key: value.value for key, value in event.metadata.items()}
-    (cell,) = bench.project.cells(name)
-    assert (shown["outcome"], shown["score"], shown["passed"], shown["attempts"]) == ("ok", 1.0, True, 1)
-    assert shown["latency_s"] == round(cell["latency_s"], 3)
-    assert f"evals cell show {name}/w.c/a/0" in shown["show"]
-    assert set(bench.records.views.unlogged(name)) == set()
-
-
-def test_a_done_cell_that_is_launched_again_is_only_logged_again(bench: Bench) -> None:
+def test_a_result_is_shown_with_its_numbers_and_launched_again_only_logged_again(bench: Bench) -> None:
     bench.project.case("c")
     bench.project.experiment("twice", trials=3)
     name = bench.project.run("twice")["experiment"]
-    keys = [f"{name}/w.c/a/{trial}" for trial in range(3)]
+    cells = bench.project.cells(name)
+    keys = [cell["cell"] for cell in cells]
+    (event,) = bench.events(keys[0])
+    shown = {key: value.value for key, value in event.metadata.items()}
+    assert (shown["outcome"], shown["score"], shown["passed"], shown["attempts"]) == ("ok", 1.0, True, 1)
+    assert shown["latency_s"] == round(cells[0]["latency_s"], 3)
+    assert f"evals cell show {keys[0]}" in shown["show"]
+    assert bench.records.views.unlogged(name) == []
+    assert checks(bench, name) == {"completeness": True, "infra_rate": True}
+
     assert bench.materialize(keys[1]).success
     assert [len(bench.events(key)) for key in keys] == [1, 2, 1]
     assert bench.materialize(*keys).success
@@ -81,6 +77,7 @@ def test_a_range_with_a_broken_world_fails_those_cells_only(bench: Bench) -> Non
     project.experiment("ranged")
     name = project.run("ranged", check=False)["data"]["experiment"]
     bad, good = f"{name}/bad.c/a/0", f"{name}/w.c/a/0"
+    assert checks(bench, name) == {"completeness": False, "infra_rate": False}
     result = bench.materialize(bad, good)
     assert not result.success
     assert "no such table: matters" in str(result.all_events)
@@ -106,18 +103,6 @@ def test_an_experiment_that_cannot_run_leaves_the_others_of_the_run_alone(bench:
     assert "was never packed" in str(result.all_events)
     assert (bench.attempts(first), bench.attempts(second)) == ({lost: 1}, {kept: 2})
     assert len(bench.events(kept)) == 2
-
-
-def test_the_checks_tell_what_is_missing_by_experiment(bench: Bench) -> None:
-    project = bench.project
-    project.case("c")
-    project.experiment("whole")
-    whole = project.run("whole")["experiment"]
-    project.case("c", world="bad")
-    project.experiment("holed")
-    holed = project.run("holed", check=False)["data"]["experiment"]
-    assert checks(bench, whole) == {"completeness": True, "infra_rate": True}
-    assert checks(bench, holed) == {"completeness": False, "infra_rate": False}
 
 
 def checks(bench: Bench, experiment: str) -> dict[str, bool]:
