@@ -48,8 +48,6 @@ def harness(request: pytest.FixtureRequest, state_dir: Path) -> Generator[Harnes
     made = {"local": _local}[request.param](state_dir, world)
     yield made
     _end_all(made)
-    for folder in made.storage[1:]:
-        folder.rmdir()
 
 
 def _end_all(harness: Harness) -> None:
@@ -73,7 +71,13 @@ def _local(state_dir: Path, world: Path) -> Harness:
         os.kill(json.loads(status)["child-pid"], signal.SIGKILL)
 
     def leftovers() -> list[str]:
-        found = [str(path) for root in {places.scratch, places.builds} for path in root.iterdir()]
+        found = [str(path) for root in {places.scratch, places.builds} if root.exists() for path in root.iterdir()]
+        found += [str(places.scratch)] if places.scratch_is_memory and places.scratch.exists() else []
+        found += [
+            line
+            for line in Path("/proc/self/mountinfo").read_text().splitlines()
+            if places.tag in line or str(places.builds) in line
+        ]
         found += [str(path) for path in Path("/sys/fs/cgroup").rglob(f"evals-{places.tag}-*")] if os.getuid() == 0 else []
         return found + [line for line in process_lines() if str(places.scratch) in line or str(places.builds) in line]
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
 from importlib import metadata
@@ -64,14 +64,10 @@ def prepare(state_dir: Path) -> Places:
     identity = unprivileged(SANDBOX_USER)
     tag = hashlib.sha256(str(state_dir.resolve()).encode()).hexdigest()[:12]
     builds = root / "sandboxes"
-    scratch = _SHM / f"evals-{tag}" if _shm_is_large() else builds
-    for folder in (root / "bin", root / "layers", builds, scratch):
-        folder.mkdir(exist_ok=True)
-        if folder.stat().st_uid != os.getuid():
-            raise IsolationUnavailable(
-                f"{folder} belongs to another user", hint=f"remove it, or use another state directory than {state_dir}"
-            )
-        folder.chmod(0o711)
+    in_memory = _SHM / f"evals-{tag}"  # there only while a sandbox is, and then where every orchestrator looks
+    scratch = in_memory if in_memory.exists() or _shm_is_large() else builds
+    for folder in (root / "bin", root / "layers", builds):
+        own_directory(folder)
     tools = _install(root / "bin", identity)
     return Places(
         identity=identity,
@@ -86,6 +82,15 @@ def prepare(state_dir: Path) -> Places:
         seccomp=tools / "seccomp.bpf",
         skeleton=tools / "skeleton",
     )
+
+
+def own_directory(folder: Path) -> None:
+    """Make it when absent. Raises IsolationUnavailable when another user was there first."""
+    with suppress(FileNotFoundError):  # removed this moment: whoever needs it makes it again
+        folder.mkdir(exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            raise IsolationUnavailable(f"{folder} belongs to another user", hint="remove it, or use another state directory")
+        folder.chmod(0o711)
 
 
 def _shm_is_large() -> bool:
