@@ -359,3 +359,17 @@ def test_the_runner_serves_one_command_without_pid_1(tmp_path: Path) -> None:
 
 def test_sandboxes_never_run_as_root() -> None:
     assert unprivileged(SANDBOX_USER).uid != 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to make a small file system")
+async def test_no_room_for_the_output_is_our_own_error(backend: LocalBackend, tmp_path: Path) -> None:
+    sandbox = await backend.get_or_create(spec())
+    await run(sandbox, "head", "-c", "3000000", "/dev/urandom")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", tmp_path], capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        with pytest.raises(SandboxError, match="No space left on device"):
+            await sandbox.collect(tmp_path / "b.tar.gz")
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)

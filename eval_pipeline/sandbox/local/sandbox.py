@@ -129,10 +129,10 @@ class LocalSandbox:
     async def collect(self, dest: Path) -> Collected:
         try:
             return await asyncio.to_thread(bundle.pack, self.home / "disk" / "out", self.home / "disk" / "logs", dest)
-        except FileNotFoundError as error:
-            if self.home.exists():
-                raise
-            raise self._lost() from error
+        except OSError as error:
+            if not self.home.exists():
+                raise self._lost() from error
+            raise SandboxError(f"the output of {self.name} can't be packed as {dest}: {error.strerror or error}") from error
 
     async def alive(self) -> bool:
         return await asyncio.to_thread(launch.alive, self.home)
