@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.places import groups_named
 
 from eval_pipeline.sandbox.base import Backend, Sandbox
 from eval_pipeline.sandbox.local.backend import LocalBackend
@@ -78,7 +79,7 @@ def _local(state_dir: Path, world: Path) -> Harness:
             for line in Path("/proc/self/mountinfo").read_text().splitlines()
             if places.tag in line or str(places.builds) in line
         ]
-        found += [str(path) for path in Path("/sys/fs/cgroup").rglob(f"evals-{places.tag}-*")] if os.getuid() == 0 else []
+        found += [str(path) for path in groups_named(f"evals-{places.tag}-*")]
         return found + [line for line in process_lines() if str(places.scratch) in line or str(places.builds) in line]
 
     source = "from pathlib import Path\nfrom eval_pipeline.sandbox.local.backend import LocalBackend\n"

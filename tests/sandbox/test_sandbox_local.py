@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from support.places import groups_named
+
 from eval_pipeline.errors import BuildError, IsolationUnavailable, SandboxError, SpecError
 from eval_pipeline.host import SANDBOX_USER, unprivileged
 from eval_pipeline.sandbox.base import Limit, Phase, Resources, Sandbox, SandboxSpec
-from eval_pipeline.sandbox.local import limits, preflight, seccomp
+from eval_pipeline.sandbox.local import launch, limits, preflight, seccomp
 from eval_pipeline.sandbox.local.backend import LocalBackend
 from eval_pipeline.sandbox.local.places import Places, prepare
 from eval_pipeline.sandbox.local.probe import probe
@@ -183,7 +185,7 @@ def test_the_filter_knows_its_machines() -> None:
 @pytest.mark.skipif("memory" not in limits.find_groups().parents, reason="no control groups can be made here")
 async def test_control_groups_limit_and_go(backend: LocalBackend, places: Places) -> None:
     sandbox = await backend.get_or_create(spec(resources=Resources(cpu=0.5, memory_mib=64, disk_mib=64)))
-    found = list(Path("/sys/fs/cgroup").rglob(f"evals-{places.tag}-{sandbox.name}"))
+    found = groups_named(f"evals-{places.tag}-{sandbox.name}")
     assert len(found) == len(backend.controllers)
     code, _, _ = await run(sandbox, "/usr/bin/python3", "-c", "x = bytearray(400 << 20)")
     assert code == 137
@@ -230,11 +232,37 @@ async def test_what_can_not_be_capped_is_measured(backend: LocalBackend) -> None
     assert not await sandbox.alive()
 
 
+def mounted_at(path: Path) -> list[str]:
+    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if line.split()[4] == str(path)]
+
+
+@pytest.mark.slow
+async def test_beside_many_others_a_sandbox_starts_without_their_mounts(backend: LocalBackend, places: Places) -> None:
+    if "disk" not in backend.limits:
+        pytest.skip("no file system can be mounted here")
+    before = mounted_at(places.scratch.parent)
+    made = [await backend.get_or_create(spec(resources=Resources(disk_mib=16))) for _ in range(40)]
+    for sandbox in (made[0], made[-1]):
+        await sandbox.write("/out/a", b"seen")
+        assert (await run(sandbox, "sh", "-c", "cat a; echo written >b"))[1] == "seen"
+        assert await sandbox.read("/out/b", 99) == b"written\n"
+        await run(sandbox, "sh", "-c", "head -c 99000000 /dev/zero >c")
+        assert await sandbox.limits_hit() == [Limit.DISK]
+    inmate = launch.inmate(places.scratch / made[-1].name)
+    assert inmate is not None
+    outer = Path(f"/proc/{inmate.pid}/stat").read_text().rpartition(")")[2].split()[1]
+    # its own directory, and its disk in it
+    assert Path(f"/proc/{outer}/mountinfo").read_text().count(f" {places.scratch}/") == 2
+    assert Path("/proc/self/mountinfo").read_text().count(f" {places.scratch}/") == 40
+    assert mounted_at(places.scratch.parent) == before
+    assert list((places.builds.parent / "bin" / "spare").iterdir()) == []
+
+
 @pytest.mark.skipif("cpu" not in limits.find_groups().parents, reason="no control groups can be made here")
 async def test_the_processor_is_shared_out(backend: LocalBackend, places: Places) -> None:
     sandbox = await backend.get_or_create(spec(resources=Resources(cpu=0.1)))
     await run(sandbox, "sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done")
-    found = [path for path in Path("/sys/fs/cgroup").rglob(f"evals-{places.tag}-{sandbox.name}/cpu.stat")]
+    found = [path / "cpu.stat" for path in groups_named(f"evals-{places.tag}-{sandbox.name}") if (path / "cpu.stat").exists()]
     counters = dict(line.split() for path in found for line in path.read_text().splitlines())
     assert int(counters["nr_throttled"]) > 0
 
@@ -364,7 +392,7 @@ def test_sandboxes_never_run_as_root() -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to make a small file system")
 async def test_no_room_for_the_output_is_our_own_error(backend: LocalBackend, tmp_path: Path) -> None:
     sandbox = await backend.get_or_create(spec())
-    await run(sandbox, "head", "-c", "3000000", "/dev/urandom")
+    await run(sandbox, "sh", "-c", "head -c 3000000 /dev/urandom >noise")
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", tmp_path], capture_output=True, check=False).returncode:
         pytest.skip("nothing can be mounted here")
     try:

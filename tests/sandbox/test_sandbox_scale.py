@@ -6,9 +6,11 @@ import asyncio
 import os
 import secrets
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
+from support.places import groups_named
 
 from eval_pipeline.sandbox.base import Phase, Resources, Sandbox, SandboxSpec
 from eval_pipeline.sandbox.local import launch
@@ -26,10 +28,10 @@ def anyio_backend() -> str:
 
 def left_over(places: Places) -> list[str]:
     """From the system's own tables: processes, mounts, groups, directories."""
-    commands = [path.read_bytes().decode(errors="replace") for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    found = [line for line in commands if str(places.scratch) in line]
+    processes = subprocess.run(["ps", "-A", "-ww", "-o", "args="], capture_output=True, text=True, check=True).stdout
+    found = [line for line in processes.splitlines() if str(places.scratch) in line]
     found += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(places.scratch) in line]
-    found += [str(path) for path in Path("/sys/fs/cgroup").rglob(f"evals-{places.tag}-*")] if os.getuid() == 0 else []
+    found += [str(path) for path in groups_named(f"evals-{places.tag}-*")]
     return found + ([str(places.scratch)] if places.scratch.exists() and places.scratch_is_memory else [])
 
 

@@ -29,11 +29,13 @@ from pathlib import Path
 
 from eval_pipeline.errors import SandboxError
 from eval_pipeline.sandbox.base import RUN_DIR
-from eval_pipeline.sandbox.local.places import Places, host_binds
+from eval_pipeline.sandbox.local import aside, disk
+from eval_pipeline.sandbox.local.places import MEMORY_ROOT, Places, host_binds
 
 START_TIMEOUT_S = 30.0
 KILL_TIMEOUT_S = 30.0
 _STATUS_FD, _SECCOMP_FD = 3, 4
+_MANY = 24  # from here on the others' mounts cost a start more than leaving them does
 _PATH = "/opt/venv/bin:/usr/local/bin:/usr/bin:/bin"
 _PROXY = "http://127.0.0.1:3128"
 
@@ -69,11 +71,20 @@ def spawn(home: Path, places: Places, plan: Plan, greeting: bytes) -> None:
         status = os.open(home / "status", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         program = os.open(places.seccomp, os.O_RDONLY | os.O_CLOEXEC)
         opened += [errors, status, program]
-        _children[home] = _exec(_command(home, places, plan), [bell, journal, errors, status, program])
+        _children[home] = _exec_aside(home, places, plan, [bell, journal, errors, status, program])
     finally:
         for fd in opened:
             os.close(fd)
     _await_ready(home)
+
+
+def _exec_aside(home: Path, places: Places, plan: Plan, descriptors: list[int]) -> int:
+    command = _command(home, places, plan)
+    needed = [places.layers, *plan.layers, *([plan.world] if plan.world is not None else [])]
+    hides_none = not any(path.is_relative_to(MEMORY_ROOT) for path in needed)
+    if hides_none and disk.capped(home / "disk") and len(os.listdir(places.scratch)) > _MANY:  # noqa: PTH208
+        return aside.run(lambda: _exec(command, descriptors), home, MEMORY_ROOT, places.spare)
+    return _exec(command, descriptors)
 
 
 def _exec(command: list[str], descriptors: list[int]) -> int:

@@ -18,7 +18,7 @@ from eval_pipeline.host import SANDBOX_USER, Identity, host_identity, reachable_
 from eval_pipeline.sandbox.local import seccomp
 from eval_pipeline.sandbox.local.safefs import remove_tree
 
-_SHM = Path("/dev/shm")
+MEMORY_ROOT = Path("/dev/shm")
 _SHM_MIN_FREE_BYTES = 2 << 30
 _RUNNER = Path(__file__).resolve().parent.parent / "runner.sh"
 # What of the root file system is the host's own when it is not a link into /usr
@@ -48,6 +48,7 @@ class Places:
     runner: Path
     seccomp: Path
     skeleton: Path
+    spare: Path
 
     @property
     def drops_root(self) -> bool:
@@ -55,7 +56,7 @@ class Places:
 
     @property
     def scratch_is_memory(self) -> bool:
-        return self.scratch.is_relative_to(_SHM)
+        return self.scratch.is_relative_to(MEMORY_ROOT)
 
 
 def prepare(state_dir: Path) -> Places:
@@ -64,9 +65,9 @@ def prepare(state_dir: Path) -> Places:
     identity = unprivileged(SANDBOX_USER)
     tag = hashlib.sha256(str(state_dir.resolve()).encode()).hexdigest()[:12]
     builds = root / "sandboxes"
-    in_memory = _SHM / f"evals-{tag}"  # there only while a sandbox is, and then where every orchestrator looks
+    in_memory = MEMORY_ROOT / f"evals-{tag}"  # there only while a sandbox is, and then where every orchestrator looks
     scratch = in_memory if in_memory.exists() or _shm_is_large() else builds
-    for folder in (root / "bin", root / "layers", builds):
+    for folder in (root / "bin", root / "bin" / "spare", root / "layers", builds):
         own_directory(folder)
     tools = _install(root / "bin", identity)
     return Places(
@@ -81,6 +82,7 @@ def prepare(state_dir: Path) -> Places:
         runner=tools / "runner.sh",
         seccomp=tools / "seccomp.bpf",
         skeleton=tools / "skeleton",
+        spare=root / "bin" / "spare",
     )
 
 
@@ -95,7 +97,7 @@ def own_directory(folder: Path) -> None:
 
 def _shm_is_large() -> bool:
     try:
-        return os.access(_SHM, os.W_OK) and shutil.disk_usage(_SHM).free >= _SHM_MIN_FREE_BYTES
+        return os.access(MEMORY_ROOT, os.W_OK) and shutil.disk_usage(MEMORY_ROOT).free >= _SHM_MIN_FREE_BYTES
     except OSError:
         return False
 
