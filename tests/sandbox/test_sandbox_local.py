@@ -13,7 +13,6 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-
 from support.places import groups_named
 
 from eval_pipeline.errors import BuildError, IsolationUnavailable, SandboxError, SpecError
