@@ -135,6 +135,7 @@ def test_names_and_texts_that_are_none(project: Project, tmp_path: Path) -> None
         command = [sys.executable, "-m", "eval_pipeline.cli", "cell", *verb]
         done = subprocess.run(command, env=project.env, cwd=project.root, capture_output=True, check=False)
         assert done.returncode == 0, (verb, done.stderr.decode())
+        assert (b"isolation of attempt 1: " in done.stdout) == (verb[0] == "show")
         assert b"\x1b" not in done.stdout and b"\0" not in done.stdout, verb
     assert len(list((tmp_path / "got").iterdir())) == 14
 
