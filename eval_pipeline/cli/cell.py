@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.output import emit, json_option, note, shown, table, with_settings
+from eval_pipeline.cli.output import emit, harmless, json_option, note, shown, table, with_settings
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -54,12 +54,16 @@ def _show_people(cell: ScoredCell, answer: str | None) -> None:
     click.echo(f" (between {shown(cell.lower)} and {shown(cell.upper)})" if cell.score is None else "", nl=False)
     click.echo(f", {shown(cost)} USD, {shown(cell.latency_s)} s")
     if cell.error:
-        click.echo(f"error: {cell.error}")
-    click.echo(f"\n{(answer or 'no answer').strip()}\n")
+        click.echo(f"error: {harmless(cell.error)}")
+    click.echo(f"\n{harmless((answer or 'no answer').strip())}\n")
     rows = [[row.id, row.points, row.verdict if row.status == "ok" else row.status, row.reason] for row in cell.criteria]
     table(["criterion", "points", "verdict", "reason"], rows, right=["points", "verdict"])
     attempts = [[a.number, a.sandbox, a.outcome, a.created_at, a.ended_at, a.error] for a in cell.view.attempts]
     table(["attempt", "sandbox", "outcome", "started", "ended", "error"], attempts, "\nattempts")
+    for attempt in cell.view.attempts:
+        if (isolation := attempt.evidence.get("isolation")) is not None:
+            lacks = f", without: {', '.join(isolation['missing'])}" if isolation["missing"] else ""
+            click.echo(f"isolation of attempt {attempt.number}: {isolation['level']}{lacks}")
 
 
 @command.command("logs")
@@ -78,7 +82,7 @@ def logs(settings: Settings, key: str, transcript: bool, as_json: bool) -> None:
         for name, text in texts.items():
             if not transcript:
                 note(f"--- {name.removeprefix('logs/')}")
-            click.echo(text, nl=not text.endswith("\n"))
+            click.echo(harmless(text), nl=not text.endswith("\n"))
 
     emit({"cell": str(cell.key), "logs": texts}, as_json, people)
 

@@ -25,7 +25,8 @@ def json_option(command: Callable[Params, Result]) -> Callable[Params, Result]:
 def emit(data: Any, as_json: bool, show: Callable[[], None]) -> None:
     """`data` as the envelope, or `show` for people."""
     if as_json:
-        click.echo(json.dumps({"ok": True, "data": data, "error": None}, default=_plain, ensure_ascii=False))
+        text = json.dumps({"ok": True, "data": data, "error": None}, default=_plain, ensure_ascii=False)
+        click.echo(text.encode("utf-8", "backslashreplace").decode())  # a lone surrogate's escape is JSON's own
     else:
         show()
 
@@ -75,7 +76,13 @@ def shown(value: Any) -> str:
         return f"{value:.3f}"
     if isinstance(value, datetime):
         return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    return str(value)
+    return harmless(str(value))
+
+
+def harmless(text: str) -> str:
+    """What an agent wrote, for a terminal: control characters and what is not Unicode appear as escapes."""
+    escaped = "".join(c if c in "\n\t" or not (c < " " or "\x7f" <= c <= "\x9f") else f"\\x{ord(c):02x}" for c in text)
+    return escaped.encode("utf-8", "backslashreplace").decode()
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -58,10 +59,18 @@ def _short(text: str) -> str:
     return text if len(text) <= SAID_MAX_CHARS else text[:SAID_MAX_CHARS] + "..."
 
 
-def decide(result: AgentResult, *, exit_code: int | None, stop: Stop | None, platform_faults: list[str]) -> Decision:
+def decide(
+    result: AgentResult,
+    *,
+    exit_code: int | None,
+    stop: Stop | None,
+    platform_faults: Sequence[str],
+    limits_hit: Sequence[str] = (),
+) -> Decision:
     """platform_faults: what our own proxy saw fail during the attempt. They excuse an agent's error, never a success.
 
-    exit_code None: the agent destroyed the record of its own exit.
+    limits_hit: the sandbox's own limits that the agent ran into, in words; such an error is nobody else's.
+    exit_code None: the agent destroyed the record of its own exit, or its sandbox ended at such a limit.
     """
     if stop is Stop.DEADLINE:
         return Decision(outcome=Outcome.AGENT_TIMEOUT, error="the time limit (limits.wall_s) was reached")
@@ -74,6 +83,8 @@ def decide(result: AgentResult, *, exit_code: int | None, stop: Stop | None, pla
         return Decision(outcome=Outcome.REFUSAL, error=result.error)
     said = result.error or "no reason given"
     error = said if exit_code == 0 else f"ended with code {'unknown' if exit_code is None else exit_code}; {said}"
+    if limits_hit:
+        return Decision(outcome=Outcome.AGENT_ERROR, error="; ".join([*limits_hit, error]), error_class=result.error_class)
     if platform_faults:
         return Decision(outcome=Outcome.INFRA_FAILURE, error="; ".join([*platform_faults, error]))
     return Decision(outcome=Outcome.AGENT_ERROR, error=error, error_class=result.error_class)

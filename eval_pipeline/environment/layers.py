@@ -125,6 +125,8 @@ class Layers:
             out, err = await sandbox.logs(name, _LOG_BYTES)
             log = (out + err).decode(errors="replace").strip()
             how = state.exit_code if state.phase is Phase.EXITED else state.phase
+            if hit := await sandbox.limits_hit():
+                how = f"{how} (limit reached: {', '.join(hit)})"
             last = log.splitlines()[-1] if log else "it printed nothing"
             raise BuildError(
                 f"{app}: {name} (`{' '.join(argv)}`) ended with {how}: {last}\n--- its log ends with\n{log}",

@@ -6,13 +6,14 @@ import asyncio
 import json
 import logging
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from eval_pipeline.domain.app import Resources as Asked
 from eval_pipeline.domain.budget import reservation_usd
 from eval_pipeline.domain.cell import MAX_ATTEMPTS, AttemptResult, Outcome
 from eval_pipeline.domain.ids import CellKey, sandbox_name
@@ -31,6 +32,7 @@ from eval_pipeline.sandbox.base import (
     WORLD_DIR,
     Backend,
     CommandState,
+    Limit,
     Phase,
     Resources,
     Sandbox,
@@ -47,6 +49,7 @@ GRACE_S = 5.0
 _POLL_MIN_S, _POLL_MAX_S = 0.02, 1.0
 _RETRY_BASE_S = 0.2
 _SETTLE_S = 10.0
+_ENDING = {Limit.MEMORY, Limit.DISK}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +144,9 @@ class _Attempt:
 
     async def finish(self, result: AttemptResult, *, last: bool) -> None:
         """Durable first, then the sandbox ends: a crash in between leaves one that the reaper finds."""
+        missing = dict(self.context.backend.missing)
+        isolation = {"level": "degraded" if missing else "full", "missing": missing}
+        result = replace(result, evidence={**result.evidence, "isolation": isolation})
         await asyncio.to_thread(self.context.ledger.finish_attempt, self.claim, self.attempt.id, result, last=last)
         sandbox = await self.context.backend.find(self.attempt.sandbox)
         if sandbox is not None:
@@ -154,8 +160,9 @@ class _Attempt:
             await sandbox.start(AGENT, list(self.arm.manifest.agent), env=self._env(), workdir=APP_DIR, with_secrets=True)
         state, stop = await self._watch(sandbox, left_s)
         await asyncio.to_thread(self.context.ledger.persisting, self.claim)
+        hit = await sandbox.limits_hit()
         persisted = await self.context.persister.persist(sandbox, self.context.experiment, self.key)
-        return self._result(state, stop, persisted)
+        return self._result(state, stop, persisted, hit)
 
     async def _setup(self) -> Sandbox:
         context, attempt = self.context, self.attempt
@@ -210,6 +217,8 @@ class _Attempt:
         while True:
             state = await sandbox.state(AGENT)
             if state.phase is Phase.LOST:
+                if _ENDING & set(await sandbox.limits_hit()):
+                    return state, None
                 raise SandboxLost(f"{sandbox.name} ended without a recorded exit of its agent")
             if state.phase is not Phase.RUNNING:
                 return state, await meter.read(sandbox)
@@ -225,12 +234,13 @@ class _Attempt:
         if self.context.cancelled():
             raise Cancelled(f"{self.claim.key}: cancelled on request")
 
-    def _result(self, state: CommandState, stop: Stop | None, persisted: Persisted) -> AttemptResult:
+    def _result(self, state: CommandState, stop: Stop | None, persisted: Persisted, hit: Sequence[Limit]) -> AttemptResult:
         decision = decide(
             persisted.result,
             exit_code=state.exit_code,
             stop=stop,
             platform_faults=self._faults(),
+            limits_hit=[_in_words(limit, self.arm.manifest.resources) for limit in hit],
         )
         return AttemptResult(
             outcome=decision.outcome,
@@ -291,6 +301,14 @@ class _Attempt:
         except InfrastructureError as error:
             log.warning("%s: what the failed attempt left could not be kept: %s", self.claim.key, error)
             return None
+
+
+def _in_words(limit: Limit, resources: Asked) -> str:
+    if limit is Limit.MEMORY:
+        return f"out of memory: limit {resources.memory_mib} MiB"
+    if limit is Limit.DISK:
+        return f"disk full: limit {resources.disk_mib} MiB"
+    return "out of processes"
 
 
 async def _settled(sandbox: Sandbox) -> CommandState:

@@ -47,6 +47,8 @@ def read_output(bundle: Path) -> Output:
     left_bytes = FILES_MAX_BYTES
     with tarfile.open(bundle, "r|gz") as archive:
         for member in archive:
+            # A tar file remembers every member, and there may be very many
+            archive.members.clear()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
             if not 0 <= member.size <= BUNDLE_MAX_BYTES:
                 raise tarfile.ReadError(f"{member.name!r} claims {member.size} bytes")  # tarfile would skip them, for ever
             stream = archive.extractfile(member) if member.isfile() else None

@@ -124,4 +124,4 @@ def verdict_rows(verdicts: Sequence[Verdict], bundle: str) -> list[VerdictRow]:
 
 
 def _printable(name: str) -> str:
-    return name.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    return name[:300].encode("utf-8", "backslashreplace").decode()

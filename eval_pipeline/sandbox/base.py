@@ -15,6 +15,10 @@ Commands: `start(id, argv)` is idempotent per id, also across orchestrators; it 
 recorded). The exit code comes from the runner, never from the command's output. A command outlives the orchestrator.
 `stop(id)` kills the command's process group; `terminate` kills the whole tree, verifies it, and is idempotent.
 
+Limits: what a sandbox writes (layers' changes, /out, /tmp, logs) is capped in sum at disk_mib, its memory at memory_mib. At a cap a
+write fails with ENOSPC, a process is killed, or the whole sandbox is ended; `limits_hit` tells, also of a lost one, until
+`terminate`. A limit of the host or of a group above ours is none of these.
+
 Errors: SandboxLost when the sandbox is gone, SandboxError for anything else that is ours; both are infrastructure.
 Paths are absolute inside the sandbox. Binary stays binary. `read` and `tail` never follow links and never block on a FIFO.
 """
@@ -37,6 +41,14 @@ class Phase(StrEnum):
     RUNNING = "running"
     EXITED = "exited"
     LOST = "lost"
+
+
+class Limit(StrEnum):
+    """pids: a fork was refused, which ends nothing by itself. disk: it is full, or the sandbox was ended for what it wrote."""
+
+    MEMORY = "memory"
+    DISK = "disk"
+    PIDS = "pids"
 
 
 @dataclass(frozen=True)
@@ -128,6 +140,10 @@ class Sandbox(Protocol):
         """Write /out and the commands' logs as one tar.gz to `dest`: `out/...`, `logs/<command>.stdout|stderr`."""
         ...
 
+    async def limits_hit(self) -> Sequence[Limit]:
+        """The sandbox's own limits that it ran into; empty when none, or when this can't be known here."""
+        ...
+
     async def alive(self) -> bool: ...
 
     async def terminate(self) -> None: ...
@@ -151,6 +167,11 @@ class Backend(Protocol):
 
     def layer(self, key: str) -> str | None:
         """The ref of a sealed layer, or None."""
+        ...
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        """Guarantees of this contract that do not hold here -> why."""
         ...
 
     async def aclose(self) -> None: ...

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.places import groups_named
 
 from eval_pipeline.sandbox.base import Backend, Sandbox
 from eval_pipeline.sandbox.local.backend import LocalBackend
@@ -48,8 +49,6 @@ def harness(request: pytest.FixtureRequest, state_dir: Path) -> Generator[Harnes
     made = {"local": _local}[request.param](state_dir, world)
     yield made
     _end_all(made)
-    for folder in made.storage[1:]:
-        folder.rmdir()
 
 
 def _end_all(harness: Harness) -> None:
@@ -73,8 +72,14 @@ def _local(state_dir: Path, world: Path) -> Harness:
         os.kill(json.loads(status)["child-pid"], signal.SIGKILL)
 
     def leftovers() -> list[str]:
-        found = [str(path) for root in {places.scratch, places.builds} for path in root.iterdir()]
-        found += [str(path) for path in Path("/sys/fs/cgroup").rglob(f"evals-{places.tag}-*")] if os.getuid() == 0 else []
+        found = [str(path) for root in {places.scratch, places.builds} if root.exists() for path in root.iterdir()]
+        found += [str(places.scratch)] if places.scratch_is_memory and places.scratch.exists() else []
+        found += [
+            line
+            for line in Path("/proc/self/mountinfo").read_text().splitlines()
+            if places.tag in line or str(places.builds) in line
+        ]
+        found += [str(path) for path in groups_named(f"evals-{places.tag}-*")]
         return found + [line for line in process_lines() if str(places.scratch) in line or str(places.builds) in line]
 
     source = "from pathlib import Path\nfrom eval_pipeline.sandbox.local.backend import LocalBackend\n"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 from support.project import Project
 
 from eval_pipeline.sandbox.local import launch
+from eval_pipeline.sandbox.local.limits import find_groups
 from eval_pipeline.sandbox.local.places import prepare
 
 pytestmark = pytest.mark.slow
@@ -29,7 +31,7 @@ def running(project: Project, name: str, count: int) -> None:
 
 
 def test_a_lost_sandbox_is_our_fault_and_the_cell_is_tried_again(project: Project) -> None:
-    project.agent("sleep 4; answer yes")
+    project.agent("sleep 12; answer yes")
     project.case()
     project.experiment("lost")
     name = project.evals("experiment", "run", "lost")["experiment"]
@@ -44,6 +46,27 @@ def test_a_lost_sandbox_is_our_fault_and_the_cell_is_tried_again(project: Projec
     assert "SandboxLost" in cell["attempts"][0]["error"]
     assert cell["score"] == 1.0
     assert project.evals("sandbox", "list") == []
+
+
+def test_a_sandbox_lost_at_its_own_limit_is_the_agents_fault(project: Project) -> None:
+    if "memory" not in find_groups().parents:
+        pytest.skip("no control groups can be made here")
+    project.agent("/usr/bin/python3 -c 'x = bytearray(900 << 20)'; echo hit >$EVALS_OUTPUT/hit; sleep 60; answer yes")
+    project.manifest(resources={"cpu": 1.0, "memory_mib": 64, "disk_mib": 16})
+    project.commit({})
+    project.case()
+    project.experiment("starved")
+    name = project.evals("experiment", "run", "starved")["experiment"]
+    running(project, name, 1)
+    home = Path(prepare(project.state_dir).scratch) / project.cells(name)[0]["attempts"][0]["sandbox"]
+    project.wait_for((home / "disk" / "out" / "hit").exists)
+    inmate = launch.inmate(home)
+    assert inmate is not None
+    os.kill(inmate.pid, signal.SIGKILL)
+    project.wait_for(lambda: project.evals("experiment", "status", name)["status"] == "done")
+    (cell,) = project.cells(name)
+    assert [attempt["outcome"] for attempt in cell["attempts"]] == ["agent_error"]
+    assert cell["attempts"][0]["error"].startswith("out of memory: limit 64 MiB; ended with code unknown")
 
 
 def test_a_dial_failure_seen_by_the_proxy_is_no_agent_error(project: Project) -> None:
@@ -114,3 +137,28 @@ def test_the_reaper_ends_only_what_nobody_owns(project: Project) -> None:
         assert project.evals("sandbox", "reap") == {"reaped": ["e-left"]}
     finally:
         asyncio.run(end("e-foreign", "somebody-else"))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to make a small file system")
+def test_a_full_artifact_store_costs_attempts_not_results(lone_project: Project) -> None:
+    lone_project.agent("echo s >> $EVALS_OUTPUT/starts; head -c 3000000 /dev/urandom > $EVALS_OUTPUT/noise; answer yes")
+    lone_project.case()
+    lone_project.experiment("full")
+    artifacts = lone_project.state_dir / "artifacts"
+    artifacts.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(artifacts)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        assert lone_project.run("full", check=False)["exit_code"] == 1
+        (cell,) = lone_project.cells("full")
+        assert (cell["state"], cell["score"]) == ("failed", None)
+        assert [attempt["outcome"] for attempt in cell["attempts"]] == ["infra_failure"] * 4
+        assert "can't be stored" in cell["attempts"][0]["error"] and "the disk is full" in cell["attempts"][0]["error"]
+        assert lone_project.evals("sandbox", "list") == []
+        subprocess.run(["mount", "-o", "remount,size=64m", str(artifacts)], check=True)
+        lone_project.run("full")
+        (cell,) = lone_project.cells("full")
+        assert (cell["outcome"], cell["score"], len(cell["attempts"])) == ("ok", 1.0, 5)
+    finally:
+        subprocess.run(["umount", str(artifacts)], check=True)

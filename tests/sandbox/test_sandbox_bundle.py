@@ -98,3 +98,18 @@ def test_nothing_is_left_when_packing_fails(tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir()] == ["out"]
     else:
         raise AssertionError("packing a missing directory went well")
+
+
+def test_no_number_of_entries_fills_our_memory(tmp_path: Path) -> None:
+    out, logs = folders(tmp_path)
+    (out / "many").mkdir()
+    for number in range(2500):
+        (out / "many" / f"link{number:04}").symlink_to("x")
+    (out / "zz").touch()
+    (logs / "agent.stdout").write_text("said\n")
+    packed = pack(out, logs, tmp_path / "b.tar.gz", max_entries=2000)
+    with tarfile.open(tmp_path / "b.tar.gz") as tar:
+        assert tar.getnames() == ["out/many", "out/zz", "logs/agent.stdout"]
+    assert len(packed.skipped) == 1001
+    assert packed.skipped["many/"] == "holds more entries than the bundle has left"
+    assert packed.skipped["..."] == "more was left out than is named here"

@@ -13,11 +13,12 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from support.places import groups_named
 
 from eval_pipeline.errors import BuildError, IsolationUnavailable, SandboxError, SpecError
 from eval_pipeline.host import SANDBOX_USER, unprivileged
-from eval_pipeline.sandbox.base import Phase, Resources, Sandbox, SandboxSpec
-from eval_pipeline.sandbox.local import limits, preflight, seccomp
+from eval_pipeline.sandbox.base import Limit, Phase, Resources, Sandbox, SandboxSpec
+from eval_pipeline.sandbox.local import launch, limits, preflight, seccomp
 from eval_pipeline.sandbox.local.backend import LocalBackend
 from eval_pipeline.sandbox.local.places import Places, prepare
 from eval_pipeline.sandbox.local.probe import probe
@@ -45,8 +46,7 @@ def places(state_dir: Path) -> Generator[Places]:
             await sandbox.terminate()
 
     asyncio.run(end())
-    if made.scratch != made.builds:
-        made.scratch.rmdir()
+    assert made.scratch == made.builds or not made.scratch.exists()
 
 
 @pytest.fixture
@@ -71,12 +71,14 @@ async def run(sandbox: Sandbox, *argv: str) -> tuple[int | None, str, str]:
 async def test_a_creation_that_died_after_its_record_is_done_again(backend: LocalBackend, places: Places) -> None:
     wanted = spec(files={"/run/evals/x": b"new"})
     home = places.scratch / wanted.name
-    for folder in ("u/etc", "k/work", "run/inbox"):
+    for folder in ("disk/u/etc", "disk/k/work", "run/inbox"):
         (home / folder).mkdir(parents=True)
-    (home / "u" / "etc" / "stale").touch()
-    (home / "k" / "work").chmod(0)
+    (home / "disk" / "u" / "etc" / "stale").touch()
+    (home / "disk" / "k" / "work").chmod(0)
     (home / "status").write_text('{ "child-pid": 1')
-    (home / "meta.json").write_text(json.dumps({"name": wanted.name, "installation": "a", "tags": {}, "host_id": places.host}))
+    (home / "meta.json").write_text(
+        json.dumps({"name": wanted.name, "installation": "a", "tags": {}, "disk_mib": 9, "host_id": places.host})
+    )
     assert [info.alive for info in await backend.list()] == [False]
     sandbox = await backend.get_or_create(wanted)
     assert await run(sandbox, "sh", "-c", "cat /run/evals/x; ls /etc/stale") == (
@@ -182,7 +184,7 @@ def test_the_filter_knows_its_machines() -> None:
 @pytest.mark.skipif("memory" not in limits.find_groups().parents, reason="no control groups can be made here")
 async def test_control_groups_limit_and_go(backend: LocalBackend, places: Places) -> None:
     sandbox = await backend.get_or_create(spec(resources=Resources(cpu=0.5, memory_mib=64, disk_mib=64)))
-    found = list(Path("/sys/fs/cgroup").rglob(f"evals-{places.tag}-{sandbox.name}"))
+    found = groups_named(f"evals-{places.tag}-{sandbox.name}")
     assert len(found) == len(backend.controllers)
     code, _, _ = await run(sandbox, "/usr/bin/python3", "-c", "x = bytearray(400 << 20)")
     assert code == 137
@@ -209,24 +211,104 @@ def test_limits_in_both_languages() -> None:
     resources = Resources(cpu=1.5, memory_mib=100, disk_mib=50)
     assert limits.settings(2, resources, files_in_memory=False) == {
         "pids": {"pids.max": "4096"},
-        "memory": {"memory.max": str(100 << 20)},
+        "memory": {"memory.max": str(100 << 20), "memory.swap.max": "0"},
         "cpu": {"cpu.max": "150000 100000"},
     }
     assert limits.settings(1, resources, files_in_memory=True)["memory"] == {"memory.limit_in_bytes": str(150 << 20)}
     assert limits.ulimits(limits.Groups(0, {}), resources) == b"ulimit -c 0; ulimit -f 102400; ulimit -d 102400\n"
 
 
-async def test_a_file_ends_at_the_disk_size(backend: LocalBackend) -> None:
-    sandbox = await backend.get_or_create(spec(resources=Resources(disk_mib=2)))
-    code, _, _ = await run(sandbox, "head", "-c", "3000000", "/dev/zero")
-    assert code != 0
-    assert len(await sandbox.tail("/out/none", 0, 1)) == 0
-    assert len((await sandbox.logs((await _only(sandbox)), max_bytes=9 << 20))[0]) == 2 << 20
+async def test_what_can_not_be_capped_is_measured(backend: LocalBackend) -> None:
+    """A build sandbox writes to the layers' file system, which has no size of its own."""
+    sandbox = await backend.get_or_create(spec(tags={"purpose": "build"}, resources=Resources(disk_mib=16)))
+    script = "for i in 1 2 3; do head -c 8000000 /dev/zero >/etc/$i; done; echo full; exec sleep 1000"
+    await sandbox.start("c", ["sh", "-c", script], env={}, workdir="/")
+    async with asyncio.timeout(60):
+        while (state := await sandbox.state("c")).phase is Phase.RUNNING:
+            await asyncio.sleep(0.05)
+    assert (state.phase, await sandbox.limits_hit()) == (Phase.LOST, [Limit.DISK])
+    assert (await sandbox.logs("c"))[0] == b"full\n"
+    assert not await sandbox.alive()
 
 
-async def _only(sandbox: Sandbox) -> str:
-    _, stdout, _ = await run(sandbox, "sh", "-c", "ls -S /run/evals/logs | head -n 1")
-    return stdout.strip().removesuffix(".stdout")
+def mounted_at(path: Path) -> list[str]:
+    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if line.split()[4] == str(path)]
+
+
+@pytest.mark.slow
+async def test_beside_many_others_a_sandbox_starts_without_their_mounts(backend: LocalBackend, places: Places) -> None:
+    if "disk" not in backend.limits:
+        pytest.skip("no file system can be mounted here")
+    before = mounted_at(places.scratch.parent)
+    made = [await backend.get_or_create(spec(resources=Resources(disk_mib=16))) for _ in range(40)]
+    for sandbox in (made[0], made[-1]):
+        await sandbox.write("/out/a", b"seen")
+        assert (await run(sandbox, "sh", "-c", "cat a; echo written >b"))[1] == "seen"
+        assert await sandbox.read("/out/b", 99) == b"written\n"
+        await run(sandbox, "sh", "-c", "head -c 99000000 /dev/zero >c")
+        assert await sandbox.limits_hit() == [Limit.DISK]
+    inmate = launch.inmate(places.scratch / made[-1].name)
+    assert inmate is not None
+    outer = Path(f"/proc/{inmate.pid}/stat").read_text().rpartition(")")[2].split()[1]
+    # its own directory, and its disk in it
+    assert Path(f"/proc/{outer}/mountinfo").read_text().count(f" {places.scratch}/") == 2
+    assert Path("/proc/self/mountinfo").read_text().count(f" {places.scratch}/") == 40
+    assert mounted_at(places.scratch.parent) == before
+    assert list((places.builds.parent / "bin" / "spare").iterdir()) == []
+
+
+@pytest.mark.skipif("cpu" not in limits.find_groups().parents, reason="no control groups can be made here")
+async def test_the_processor_is_shared_out(backend: LocalBackend, places: Places) -> None:
+    sandbox = await backend.get_or_create(spec(resources=Resources(cpu=0.1)))
+    await run(sandbox, "sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done")
+    found = [path / "cpu.stat" for path in groups_named(f"evals-{places.tag}-{sandbox.name}") if (path / "cpu.stat").exists()]
+    counters = dict(line.split() for path in found for line in path.read_text().splitlines())
+    assert int(counters["nr_throttled"]) > 0
+
+
+def test_version_2_groups_are_written_below_one_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpuset cpu io memory hugetlb pids\n")
+    groups = limits.find_v2(tmp_path)
+    assert (groups.version, set(groups.parents.values())) == (2, {tmp_path / "evals"})
+    assert [(tmp_path / name / "cgroup.subtree_control").read_text() for name in (".", "evals")] == ["+pids +memory +cpu"] * 2
+    (tmp_path / "evals" / "e-1").mkdir()
+    (tmp_path / "evals" / "e-1" / "memory.swap.max").write_text("max\n")  # the kernel makes it where swap is counted
+    limits.make(groups, "e-1", Resources(cpu=2, memory_mib=64, disk_mib=36), True, tmp_path / "record")
+    limits.join(tmp_path / "record", 4321)
+    written = {path.name: path.read_text() for path in (tmp_path / "evals" / "e-1").iterdir()}
+    assert written == {
+        "pids.max": "4096",
+        "memory.max": str(100 << 20),
+        "memory.swap.max": "0",
+        "cpu.max": "200000 100000",
+        "cgroup.procs": "4321",
+    }
+    assert limits.recorded(tmp_path / "record") == [tmp_path / "evals" / "e-1"]
+    limits.make(groups, "e-2", Resources(), False, tmp_path / "record")
+    assert not (tmp_path / "evals" / "e-2" / "memory.swap.max").exists()
+
+
+def test_a_kernel_that_forbids_version_2_groups_leaves_none(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
+    (tmp_path / "evals").touch()
+    assert limits.find_v2(tmp_path) == limits.Groups(2, {})
+
+
+@pytest.mark.parametrize(
+    ("files", "hit"),
+    [
+        ({"memory.events": "low 0\nmax 9\noom 2\noom_kill 1\n", "pids.events": "max 0\n"}, [Limit.MEMORY]),
+        ({"memory.events": "low 0\nmax 9\noom 0\noom_kill 1\n"}, []),  # the host's memory ended, or an outer group's
+        ({"memory.events": "max 9\noom 0\noom_kill 0\n", "pids.events": "max 7\n"}, [Limit.PIDS]),
+        ({"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", "memory.failcnt": "8\n"}, [Limit.MEMORY]),
+        ({"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", "memory.failcnt": "0\n"}, []),
+        ({}, []),
+    ],
+)
+def test_what_groups_tell_of_their_limits(tmp_path: Path, files: dict[str, str], hit: list[Limit]) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert limits.hit([tmp_path, tmp_path / "gone"]) == hit
 
 
 async def test_the_probe_reports(backend: LocalBackend, state_dir: Path) -> None:
@@ -234,7 +316,7 @@ async def test_the_probe_reports(backend: LocalBackend, state_dir: Path) -> None
     world.mkdir(mode=0o755)
     report = await probe(backend, world)
     assert "no network but the proxy" in report.enforced
-    assert {"memory", "pids", "cpu"} - report.missing.keys() == backend.controllers
+    assert {"memory", "pids", "cpu", "disk"} - report.missing.keys() == backend.limits
     assert report.level == "degraded"
     assert await backend.list() == []
 
@@ -304,3 +386,17 @@ def test_the_runner_serves_one_command_without_pid_1(tmp_path: Path) -> None:
 
 def test_sandboxes_never_run_as_root() -> None:
     assert unprivileged(SANDBOX_USER).uid != 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to make a small file system")
+async def test_no_room_for_the_output_is_our_own_error(backend: LocalBackend, tmp_path: Path) -> None:
+    sandbox = await backend.get_or_create(spec())
+    await run(sandbox, "sh", "-c", "head -c 3000000 /dev/urandom >noise")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", tmp_path], capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        with pytest.raises(SandboxError, match="No space left on device"):
+            await sandbox.collect(tmp_path / "b.tar.gz")
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)

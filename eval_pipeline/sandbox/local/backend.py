@@ -11,13 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fcntl import LOCK_EX, flock
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from eval_pipeline.errors import ForeignSandbox, IsolationUnavailable, SandboxError, SpecError
 from eval_pipeline.sandbox.base import RUN_DIR, Sandbox, SandboxInfo, SandboxSpec
-from eval_pipeline.sandbox.local import hostlayer, launch, layers, limits, script
-from eval_pipeline.sandbox.local.places import Places, prepare
+from eval_pipeline.sandbox.local import disk, guarantees, hostlayer, launch, layers, limits, script
+from eval_pipeline.sandbox.local.places import Places, own_directory, prepare
 from eval_pipeline.sandbox.local.safefs import remove_tree
 from eval_pipeline.sandbox.local.sandbox import LocalSandbox
 
@@ -52,6 +53,15 @@ class LocalBackend:
         """The control groups that limit sandboxes here: of pids, memory and cpu."""
         return frozenset(self._groups.parents)
 
+    @cached_property
+    def limits(self) -> frozenset[str]:
+        """Those of pids, memory, cpu and disk that the kernel holds for a cell's sandbox."""
+        return self.controllers | frozenset(["disk"] if disk.can_cap(self._places) else [])
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        return guarantees.missing(self.limits)
+
     async def get_or_create(self, spec: SandboxSpec) -> Sandbox:
         check_spec(spec)
         if spec.egress and self._egress is None:
@@ -82,19 +92,19 @@ class LocalBackend:
                 self._build(home, spec)
             else:
                 self._limit(home)
-        return self._sandbox(home, dict(spec.tags))
+        return self._sandbox(home, dict(spec.tags), spec.resources.disk_mib)
 
     def _build(self, home: Path, spec: SandboxSpec) -> None:
         limits.remove(limits.recorded(home / "groups"))
         _clear(home)
-        _furnish(home, spec.files, self._places)
         in_memory = self._places.scratch_is_memory and home.parent == self._places.scratch
+        disk.make(home / "disk", self._places, spec.resources.disk_mib, in_memory=in_memory)
+        _furnish(home, spec.files, self._places)
         limits.make(self._groups, self._group(spec.name), spec.resources, in_memory, home / "groups")
         plan = launch.Plan(
             layers=tuple(Path(ref) for ref in spec.layers),
             world=spec.world,
             proxied=bool(spec.egress),
-            resources=spec.resources,
         )
         launch.spawn(
             home, self._places, plan, limits.ulimits(self._groups, spec.resources) + script.secrets_message(spec.secrets)
@@ -115,21 +125,21 @@ class LocalBackend:
     def _roots(self) -> builtins.list[Path]:
         return list(dict.fromkeys((self._places.scratch, self._places.builds)))
 
-    def _sandbox(self, home: Path, tags: Mapping[str, str]) -> LocalSandbox:
+    def _sandbox(self, home: Path, tags: Mapping[str, str], disk_mib: int) -> LocalSandbox:
         release = self._egress.release if self._egress is not None else None
-        return LocalSandbox(home, tags=tags, places=self._places, release=release)
+        return LocalSandbox(home, tags=tags, places=self._places, disk_mib=disk_mib, release=release)
 
     async def find(self, name: str) -> Sandbox | None:
         if not _NAME.fullmatch(name) or (home := self._home(name)) is None:
             return None
         meta = read_meta(home)
-        return None if meta is None else self._sandbox(home, meta["tags"])
+        return None if meta is None else self._sandbox(home, meta["tags"], meta["disk_mib"])
 
     async def list(self) -> builtins.list[SandboxInfo]:
         return await asyncio.to_thread(self._list)
 
     def _list(self) -> builtins.list[SandboxInfo]:
-        found = [(home, read_meta(home)) for root in self._roots() for home in sorted(root.iterdir())]
+        found = [(home, read_meta(home)) for root in self._roots() for home in _entries(root)]
         return [
             SandboxInfo(name=home.name, installation=meta["installation"], tags=meta["tags"], alive=launch.alive(home))
             for home, meta in found
@@ -151,7 +161,7 @@ class LocalBackend:
                 f"{sandbox.name} is no build sandbox, so {key} can't be sealed from it", hint="tag it purpose: build"
             )
         launch.kill(home)
-        return str(layers.seal(self._places.layers, key, home / "u"))
+        return str(layers.seal(self._places.layers, key, home / "disk" / "u"))
 
     def layer(self, key: str) -> str | None:
         path = layers.find(self._places.layers, key)
@@ -188,8 +198,9 @@ class _Creating:
 
     def __enter__(self) -> None:
         while True:
-            self._home.mkdir(mode=0o700, exist_ok=True)
+            own_directory(self._home.parent)  # the last sandbox's end may have taken it
             try:
+                self._home.mkdir(mode=0o700, exist_ok=True)
                 self._fd = os.open(self._home / "create.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except FileNotFoundError:
                 continue  # terminated this moment
@@ -202,6 +213,13 @@ class _Creating:
         os.close(self._fd)
 
 
+def _entries(root: Path) -> list[Path]:
+    try:
+        return sorted(root.iterdir())
+    except FileNotFoundError:
+        return []
+
+
 def read_meta(home: Path) -> dict[str, Any] | None:
     try:
         return json.loads((home / "meta.json").read_text())
@@ -211,6 +229,7 @@ def read_meta(home: Path) -> dict[str, Any] | None:
 
 def _write_meta(home: Path, spec: SandboxSpec, host: str) -> None:
     meta = {"name": spec.name, "installation": spec.installation, "tags": dict(spec.tags), "host_id": host}
+    meta |= {"disk_mib": spec.resources.disk_mib}
     partial = home / "meta.json.partial"
     partial.write_text(json.dumps({**meta, "created_at": datetime.now(UTC).isoformat()}))
     partial.rename(home / "meta.json")
@@ -218,6 +237,7 @@ def _write_meta(home: Path, spec: SandboxSpec, host: str) -> None:
 
 def _clear(home: Path) -> None:
     """Take away what an interrupted creation left."""
+    disk.unmount(home / "disk")
     for entry in home.iterdir():
         if entry.is_dir():
             remove_tree(entry)
@@ -226,8 +246,7 @@ def _clear(home: Path) -> None:
 
 
 def _furnish(home: Path, files: Mapping[str, bytes], places: Places) -> None:
-    inside = ("u", "k", "out", "logs")
-    for name in (*inside, "run", "run/inbox", "run/logs"):
+    for name in ("run", "run/inbox", "run/logs"):
         (home / name).mkdir()
         (home / name).chmod(0o755)
     for name in ("sh", "runner.sh"):
@@ -239,5 +258,4 @@ def _furnish(home: Path, files: Mapping[str, bytes], places: Places) -> None:
         target.chmod(0o444)
     os.mkfifo(home / "bell", 0o600)
     if places.drops_root:
-        for name in ("", *inside):
-            os.chown(home / name, places.identity.uid, places.identity.gid)
+        os.chown(home, places.identity.uid, places.identity.gid)

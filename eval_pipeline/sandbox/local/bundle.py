@@ -9,13 +9,17 @@ import stat
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from typing import IO, cast
 
 from eval_pipeline.sandbox.base import Collected
 from eval_pipeline.sandbox.local.safefs import open_dir, open_regular
 
 MAX_BYTES = 1 << 30
 MAX_DEPTH = 64
+MAX_ENTRIES = 200_000
+MAX_SKIPPED = 1000
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
     stat.S_IFIFO: "a FIFO",
@@ -29,9 +33,20 @@ _KINDS = {
 class _Packing:
     tar: tarfile.TarFile
     max_bytes: int
+    left_entries: int
     n_files: int = 0
     size_bytes: int = 0
     skipped: dict[str, str] = field(default_factory=dict[str, str])
+
+    def skip(self, where: str, why: str) -> None:
+        if len(self.skipped) < MAX_SKIPPED:
+            self.skipped[where] = why
+        else:
+            self.skipped["..."] = "more was left out than is named here"
+
+    def add(self, info: tarfile.TarInfo, content: IO[bytes] | None = None) -> None:
+        self.tar.addfile(info, content)
+        self.tar.members.clear()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue] - it remembers every member, and there may be very many
 
 
 class _Exactly(io.RawIOBase):
@@ -50,17 +65,17 @@ class _Exactly(io.RawIOBase):
         return data if len(data) == want else data + self.read(want - len(data))
 
 
-def pack(out_dir: Path, logs_dir: Path, dest: Path, max_bytes: int = MAX_BYTES) -> Collected:
+def pack(out_dir: Path, logs_dir: Path, dest: Path, max_bytes: int = MAX_BYTES, max_entries: int = MAX_ENTRIES) -> Collected:
     """Write `out/...` and `logs/...` to the tar.gz `dest`, atomically. Equal content gives equal bytes.
 
-    Regular files and directories only. Once the files' sizes sum up to `max_bytes` the ones that don't fit are skipped;
+    Regular files and directories only, `max_entries` of them in each of the two trees. Once the files' sizes sum up to `max_bytes` the ones that don't fit are skipped;
     a file that shrank meanwhile is listed too, its missing end being zeros.
     """
     dest.parent.mkdir(parents=True, exist_ok=True)
     partial = dest.with_name(f"{dest.name}.{os.getpid()}.{os.urandom(4).hex()}.partial")
     try:
         with partial.open("wb") as raw:
-            packed = _write(raw, out_dir, logs_dir, max_bytes)
+            packed = _write(raw, out_dir, logs_dir, max_bytes, max_entries)
             raw.flush()
             os.fsync(raw.fileno())
         partial.replace(dest)
@@ -69,14 +84,15 @@ def pack(out_dir: Path, logs_dir: Path, dest: Path, max_bytes: int = MAX_BYTES) 
     return Collected(n_files=packed.n_files, size_bytes=packed.size_bytes, skipped=packed.skipped)
 
 
-def _write(raw: io.BufferedIOBase, out_dir: Path, logs_dir: Path, max_bytes: int) -> _Packing:
+def _write(raw: io.BufferedIOBase, out_dir: Path, logs_dir: Path, max_bytes: int, max_entries: int) -> _Packing:
     # GNU names are raw bytes, so a name that is not UTF-8 survives
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=1, mtime=0) as zipped,
         tarfile.TarFile(fileobj=zipped, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape") as tar,
     ):
-        packing = _Packing(tar, max_bytes)
+        packing = _Packing(tar, max_bytes, max_entries)
         for prefix, root in (("out", out_dir), ("logs", logs_dir)):
+            packing.left_entries = max_entries
             fd = open_dir(root, ())
             try:
                 _pack_dir(packing, fd, prefix, "" if prefix == "out" else "../logs/", 1)
@@ -86,21 +102,27 @@ def _write(raw: io.BufferedIOBase, out_dir: Path, logs_dir: Path, max_bytes: int
 
 
 def _pack_dir(packing: _Packing, dir_fd: int, arcname: str, shown: str, depth: int) -> None:
-    for name, mode in _entries(dir_fd):
+    for name, mode in _entries(packing, dir_fd, shown):
         where = shown + name
         if stat.S_ISDIR(mode):
             if depth >= MAX_DEPTH:
-                packing.skipped[where] = f"deeper than {MAX_DEPTH} directories"
+                packing.skip(where, f"deeper than {MAX_DEPTH} directories")
                 continue
             _pack_subdir(packing, dir_fd, name, f"{arcname}/{name}", where, depth)
         elif stat.S_ISREG(mode):
             _pack_file(packing, dir_fd, name, f"{arcname}/{name}", where)
         else:
-            packing.skipped[where] = _KINDS.get(stat.S_IFMT(mode), "not a regular file")
+            packing.skip(where, _KINDS.get(stat.S_IFMT(mode), "not a regular file"))
 
 
-def _entries(dir_fd: int) -> Iterator[tuple[str, int]]:
-    for name in sorted(os.listdir(dir_fd), key=os.fsencode):
+def _entries(packing: _Packing, dir_fd: int, shown: str) -> Iterator[tuple[str, int]]:
+    """By name, as far as the bundle's number of entries goes; which of too many are taken is up to the file system."""
+    with os.scandir(dir_fd) as listing:
+        names = [entry.name for entry in islice(listing, packing.left_entries)]
+        if next(listing, None) is not None:
+            packing.skip(shown or "./", "holds more entries than the bundle has left")
+    packing.left_entries -= len(names)
+    for name in sorted(names, key=os.fsencode):
         try:
             yield name, os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode
         except FileNotFoundError:
@@ -111,12 +133,12 @@ def _pack_subdir(packing: _Packing, dir_fd: int, name: str, arcname: str, where:
     try:
         deeper = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
     except OSError as error:
-        packing.skipped[where] = f"could not be opened: {error.strerror}"
+        packing.skip(where, f"could not be opened: {error.strerror}")
         return
     try:
         info = tarfile.TarInfo(arcname)
         info.type, info.mode = tarfile.DIRTYPE, 0o755
-        packing.tar.addfile(info)
+        packing.add(info)
         _pack_dir(packing, deeper, arcname, where + "/", depth + 1)
     finally:
         os.close(deeper)
@@ -125,19 +147,19 @@ def _pack_subdir(packing: _Packing, dir_fd: int, name: str, arcname: str, where:
 def _pack_file(packing: _Packing, dir_fd: int, name: str, arcname: str, where: str) -> None:
     fd = open_regular(dir_fd, name)
     if fd is None:
-        packing.skipped[where] = "could not be opened"
+        packing.skip(where, "could not be opened")
         return
     try:
         status = os.fstat(fd)
         if packing.size_bytes + status.st_size > packing.max_bytes:
-            packing.skipped[where] = f"too large: {status.st_size} bytes, the bundle holds {packing.max_bytes}"
+            packing.skip(where, f"too large: {status.st_size} bytes, the bundle holds {packing.max_bytes}")
             return
         info = tarfile.TarInfo(arcname)
         info.size, info.mode = status.st_size, 0o755 if status.st_mode & 0o100 else 0o644
         content = _Exactly(fd, status.st_size)
-        packing.tar.addfile(info, content)
+        packing.add(info, cast(IO[bytes], content))
         if content.short:
-            packing.skipped[where] = "shrank while it was read"
+            packing.skip(where, "shrank while it was read")
     finally:
         os.close(fd)
     packing.n_files += 1

@@ -1,12 +1,13 @@
 """Starting, watching and ending one bwrap process tree. Synchronous: called from worker threads.
 
 A sandbox's directory:
-  meta.json  who it is, written first         u/ k/   the overlay's upper and work directories
+  meta.json  who it is, written first         run/    /run/evals, read-only inside: `files` and the inbox
   journal    the runner's records; its flock, held by PID 1 as its stdout, is the proof of life
-  bell       the FIFO that is PID 1's stdin   run/    /run/evals, read-only inside: `files` and the inbox
-  status     bwrap's own records              out/    /out
-  groups     its control groups' paths
-  stderr     bwrap's and the runner's errors  logs/   /run/evals/logs
+  bell       the FIFO that is PID 1's stdin   disk/   all that can be written inside:
+  status     bwrap's own records                u/ k/   the overlay's upper and work directories
+  groups     its control groups' paths          out/    /out      tmp/  /tmp
+  stderr     bwrap's and the runner's errors    logs/   /run/evals/logs   shm/  /dev/shm
+  over-disk  there when it was ended for writing more than it may
 
 Bell and journal are reachable for PID 1 alone: they are mounted nowhere, and PID 1 is not dumpable. So nothing that runs inside
 can forge an exit code, steal a command or learn a secret it was not started with.
@@ -27,12 +28,14 @@ from fcntl import F_DUPFD_CLOEXEC, LOCK_EX, LOCK_NB, LOCK_SH, fcntl, flock
 from pathlib import Path
 
 from eval_pipeline.errors import SandboxError
-from eval_pipeline.sandbox.base import RUN_DIR, Resources
-from eval_pipeline.sandbox.local.places import Places, host_binds
+from eval_pipeline.sandbox.base import RUN_DIR
+from eval_pipeline.sandbox.local import aside, disk
+from eval_pipeline.sandbox.local.places import MEMORY_ROOT, Places, host_binds
 
 START_TIMEOUT_S = 30.0
 KILL_TIMEOUT_S = 30.0
 _STATUS_FD, _SECCOMP_FD = 3, 4
+_MANY = 24  # from here on the others' mounts cost a start more than leaving them does
 _PATH = "/opt/venv/bin:/usr/local/bin:/usr/bin:/bin"
 _PROXY = "http://127.0.0.1:3128"
 
@@ -41,12 +44,11 @@ _children: dict[Path, int] = {}  # the outer bwrap processes that are ours to wa
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a sandbox is made of: host directories and the sizes that bwrap itself enforces."""
+    """What a sandbox is made of."""
 
     layers: tuple[Path, ...]
     world: Path | None
     proxied: bool
-    resources: Resources
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,20 @@ def spawn(home: Path, places: Places, plan: Plan, greeting: bytes) -> None:
         status = os.open(home / "status", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         program = os.open(places.seccomp, os.O_RDONLY | os.O_CLOEXEC)
         opened += [errors, status, program]
-        _children[home] = _exec(_command(home, places, plan), [bell, journal, errors, status, program])
+        _children[home] = _exec_aside(home, places, plan, [bell, journal, errors, status, program])
     finally:
         for fd in opened:
             os.close(fd)
     _await_ready(home)
+
+
+def _exec_aside(home: Path, places: Places, plan: Plan, descriptors: list[int]) -> int:
+    command = _command(home, places, plan)
+    needed = [places.layers, *plan.layers, *([plan.world] if plan.world is not None else [])]
+    hides_none = not any(path.is_relative_to(MEMORY_ROOT) for path in needed)
+    if hides_none and disk.capped(home / "disk") and len(os.listdir(places.scratch)) > _MANY:  # noqa: PTH208
+        return aside.run(lambda: _exec(command, descriptors), home, MEMORY_ROOT, places.spare)
+    return _exec(command, descriptors)
 
 
 def _exec(command: list[str], descriptors: list[int]) -> int:
@@ -109,13 +120,14 @@ def _command(home: Path, places: Places, plan: Plan) -> list[str]:
         command += ["--setenv", name, value]
     for layer in (places.skeleton, *plan.layers):
         command += ["--overlay-src", str(layer)]
-    command += ["--overlay", str(home / "u"), str(home / "k"), "/", *host_binds(), "--proc", "/proc", "--dev", "/dev"]
-    command += ["--size", str(plan.resources.disk_mib << 20), "--tmpfs", "/tmp"]
+    disk = home / "disk"
+    command += ["--overlay", str(disk / "u"), str(disk / "k"), "/", *host_binds(), "--proc", "/proc", "--dev", "/dev"]
+    command += ["--bind", str(disk / "shm"), "/dev/shm", "--remount-ro", "/dev", "--bind", str(disk / "tmp"), "/tmp"]
     if plan.world is not None:
         command += ["--ro-bind", str(plan.world), "/world"]
-    command += ["--bind", str(home / "out"), "/out", "--ro-bind", str(home / "run"), RUN_DIR]
+    command += ["--bind", str(disk / "out"), "/out", "--ro-bind", str(home / "run"), RUN_DIR]
     command += ["--ro-bind", str(places.shell), f"{RUN_DIR}/sh", "--ro-bind", str(places.runner), f"{RUN_DIR}/runner.sh"]
-    command += ["--bind", str(home / "logs"), f"{RUN_DIR}/logs", "--chdir", "/"]
+    command += ["--bind", str(disk / "logs"), f"{RUN_DIR}/logs", "--chdir", "/"]
     command += ["--json-status-fd", str(_STATUS_FD), "--seccomp", str(_SECCOMP_FD)]
     return [*command, "--", f"{RUN_DIR}/sh", f"{RUN_DIR}/runner.sh"]
 

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eval_pipeline.errors import SandboxError
-from eval_pipeline.sandbox.base import Resources
+from eval_pipeline.sandbox.base import Limit, Resources
 
 _MOUNT = Path("/sys/fs/cgroup")
 PIDS_MAX = 4096
 _CPU_PERIOD_US = 100_000
+_OPTIONAL = ("memory.swap.max",)  # not there on a kernel without swap accounting
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def find_groups() -> Groups:
     if os.getuid() != 0:
         return Groups(0, {})
     if (_MOUNT / "cgroup.controllers").exists():
-        return _find_v2()
+        return find_v2(_MOUNT)
     own = dict(_own_groups())
     found = {name: _MOUNT / name / own.get(name, "").lstrip("/") for name in ("pids", "memory", "cpu")}
     return Groups(1, {name: path for name, path in found.items() if os.access(path, os.W_OK)})
@@ -45,12 +46,12 @@ def _own_groups() -> list[tuple[str, str]]:
     return [(name, path) for _, names, path in (line.split(":", 2) for line in lines) for name in names.split(",")]
 
 
-def _find_v2() -> Groups:
-    parent = _MOUNT / "evals"
-    wanted = [name for name in ("pids", "memory", "cpu") if name in (_MOUNT / "cgroup.controllers").read_text().split()]
+def find_v2(mount: Path) -> Groups:
+    parent = mount / "evals"
+    wanted = [name for name in ("pids", "memory", "cpu") if name in (mount / "cgroup.controllers").read_text().split()]
     enable = " ".join(f"+{name}" for name in wanted)
     try:
-        (_MOUNT / "cgroup.subtree_control").write_text(enable)
+        (mount / "cgroup.subtree_control").write_text(enable)
         parent.mkdir(exist_ok=True)
         (parent / "cgroup.subtree_control").write_text(enable)
     except OSError:
@@ -64,7 +65,7 @@ def settings(version: int, resources: Resources, files_in_memory: bool) -> dict[
     quota = max(1000, int(resources.cpu * _CPU_PERIOD_US))
     if version == 2:
         cpu = {"cpu.max": f"{quota} {_CPU_PERIOD_US}"}
-        return {"pids": {"pids.max": str(PIDS_MAX)}, "memory": {"memory.max": str(memory)}, "cpu": cpu}
+        return {"pids": {"pids.max": str(PIDS_MAX)}, "memory": {"memory.max": str(memory), "memory.swap.max": "0"}, "cpu": cpu}
     cpu = {"cpu.cfs_period_us": str(_CPU_PERIOD_US), "cpu.cfs_quota_us": str(quota)}
     return {"pids": {"pids.max": str(PIDS_MAX)}, "memory": {"memory.limit_in_bytes": str(memory)}, "cpu": cpu}
 
@@ -81,7 +82,8 @@ def make(groups: Groups, name: str, resources: Resources, files_in_memory: bool,
         try:
             group.mkdir(exist_ok=True)
             for file, value in wanted[controller].items():
-                (group / file).write_text(value)
+                if file not in _OPTIONAL or (group / file).exists():
+                    (group / file).write_text(value)
         except OSError as error:
             raise SandboxError(f"the control group {group} could not be set: {error}") from error
 
@@ -91,6 +93,28 @@ def recorded(record: Path) -> list[Path]:
         return [Path(line) for line in record.read_text().splitlines()]
     except FileNotFoundError:
         return []
+
+
+def hit(group_paths: list[Path]) -> list[Limit]:
+    """Limits of these groups that were run into. An OOM kill counts only when the group's own limit was what was reached."""
+    found: list[Limit] = []
+    for path in group_paths:
+        v2, v1 = _counters(path / "memory.events"), _counters(path / "memory.oom_control")
+        reached = v2.get("oom", 0) or _counters(path / "memory.failcnt").get("", 0)
+        if reached and (v2.get("oom_kill", 0) or v1.get("oom_kill", 0)):
+            found.append(Limit.MEMORY)
+        if _counters(path / "pids.events").get("max", 0):
+            found.append(Limit.PIDS)
+    return found
+
+
+def _counters(file: Path) -> dict[str, int]:
+    """`name value` lines; a value alone stands under the empty name. Empty when there is no such file."""
+    try:
+        lines = [line.rpartition(" ") for line in file.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {name: int(value) for name, _, value in lines}
 
 
 def join(record: Path, pid: int) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
 from importlib import metadata
@@ -18,7 +18,7 @@ from eval_pipeline.host import SANDBOX_USER, Identity, host_identity, reachable_
 from eval_pipeline.sandbox.local import seccomp
 from eval_pipeline.sandbox.local.safefs import remove_tree
 
-_SHM = Path("/dev/shm")
+MEMORY_ROOT = Path("/dev/shm")
 _SHM_MIN_FREE_BYTES = 2 << 30
 _RUNNER = Path(__file__).resolve().parent.parent / "runner.sh"
 # What of the root file system is the host's own when it is not a link into /usr
@@ -48,6 +48,7 @@ class Places:
     runner: Path
     seccomp: Path
     skeleton: Path
+    spare: Path
 
     @property
     def drops_root(self) -> bool:
@@ -55,7 +56,7 @@ class Places:
 
     @property
     def scratch_is_memory(self) -> bool:
-        return self.scratch.is_relative_to(_SHM)
+        return self.scratch.is_relative_to(MEMORY_ROOT)
 
 
 def prepare(state_dir: Path) -> Places:
@@ -64,14 +65,10 @@ def prepare(state_dir: Path) -> Places:
     identity = unprivileged(SANDBOX_USER)
     tag = hashlib.sha256(str(state_dir.resolve()).encode()).hexdigest()[:12]
     builds = root / "sandboxes"
-    scratch = _SHM / f"evals-{tag}" if _shm_is_large() else builds
-    for folder in (root / "bin", root / "layers", builds, scratch):
-        folder.mkdir(exist_ok=True)
-        if folder.stat().st_uid != os.getuid():
-            raise IsolationUnavailable(
-                f"{folder} belongs to another user", hint=f"remove it, or use another state directory than {state_dir}"
-            )
-        folder.chmod(0o711)
+    in_memory = MEMORY_ROOT / f"evals-{tag}"  # there only while a sandbox is, and then where every orchestrator looks
+    scratch = in_memory if in_memory.exists() or _shm_is_large() else builds
+    for folder in (root / "bin", root / "bin" / "spare", root / "layers", builds):
+        own_directory(folder)
     tools = _install(root / "bin", identity)
     return Places(
         identity=identity,
@@ -85,12 +82,22 @@ def prepare(state_dir: Path) -> Places:
         runner=tools / "runner.sh",
         seccomp=tools / "seccomp.bpf",
         skeleton=tools / "skeleton",
+        spare=root / "bin" / "spare",
     )
+
+
+def own_directory(folder: Path) -> None:
+    """Make it when absent. Raises IsolationUnavailable when another user was there first."""
+    with suppress(FileNotFoundError):  # removed this moment: whoever needs it makes it again
+        folder.mkdir(exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            raise IsolationUnavailable(f"{folder} belongs to another user", hint="remove it, or use another state directory")
+        folder.chmod(0o711)
 
 
 def _shm_is_large() -> bool:
     try:
-        return os.access(_SHM, os.W_OK) and shutil.disk_usage(_SHM).free >= _SHM_MIN_FREE_BYTES
+        return os.access(MEMORY_ROOT, os.W_OK) and shutil.disk_usage(MEMORY_ROOT).free >= _SHM_MIN_FREE_BYTES
     except OSError:
         return False
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from eval_pipeline.errors import IsolationUnavailable, SandboxError
 from eval_pipeline.sandbox.base import Phase, SandboxSpec
-from eval_pipeline.sandbox.local import preflight
+from eval_pipeline.sandbox.local import guarantees, preflight
 
 if TYPE_CHECKING:
     from eval_pipeline.sandbox.local.backend import LocalBackend
@@ -72,23 +72,4 @@ async def probe(backend: LocalBackend, world: Path) -> IsolationReport:
     if holes or state.exit_code != 0:
         detail = "; ".join(holes) or f"{state}: {stderr.decode(errors='replace')}"
         raise IsolationUnavailable(f"a sandbox here is not isolated: {detail}", hint="use another backend on this machine")
-    return _report(backend.controllers)
-
-
-def _report(controllers: frozenset[str]) -> IsolationReport:
-    enforced = ["own user, no capabilities", "no network but the proxy", "read-only world and layers", "system call filter"]
-    missing = {
-        "disk": "nothing caps the sum of a sandbox's files; each file, and /tmp as a whole, end at disk_mib",
-        "domain fronting": "the allowlist sees names, not what a TLS connection asks for inside",
-    }
-    remedies = {
-        "memory": "a limit holds for each process only; run as root where control groups can be made",
-        "pids": "run as root where control groups can be made",
-        "cpu": "run as root where control groups can be made",
-    }
-    for controller, text in remedies.items():
-        if controller in controllers:
-            enforced.append(f"{controller} limit")
-        else:
-            missing[controller] = text
-    return IsolationReport(enforced=tuple(enforced), missing=missing)
+    return IsolationReport(enforced=guarantees.enforced(backend.limits), missing=backend.missing)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eval_pipeline.errors import SandboxError, SandboxLost
-from eval_pipeline.sandbox.base import OUTPUT_DIR, Collected, CommandState, Phase
-from eval_pipeline.sandbox.local import bundle, launch, limits, script
+from eval_pipeline.sandbox.base import OUTPUT_DIR, Collected, CommandState, Limit, Phase
+from eval_pipeline.sandbox.local import bundle, disk, launch, limits, script
 from eval_pipeline.sandbox.local.places import Places
 from eval_pipeline.sandbox.local.safefs import open_beneath, read_at, remove_tree, write_beneath
 
@@ -32,12 +32,14 @@ class LocalSandbox:
         *,
         tags: Mapping[str, str],
         places: Places,
+        disk_mib: int,
         release: Callable[[str], Awaitable[None]] | None,
     ) -> None:
         self.home = home
         self.tags = tags
         self._places = places
         self._release = release
+        self._watch = disk.Watch(home / "disk", disk_mib)
 
     @property
     def name(self) -> str:
@@ -74,6 +76,10 @@ class LocalSandbox:
             return CommandState(Phase.ABSENT if self.home.exists() else Phase.LOST)
         # Rings again: for a start whose caller died before it rang, and so that no child's end stays unnoticed
         alive = launch.ring(self.home, f"start {command_id}\n".encode()) and launch.alive(self.home)
+        if alive and self._watch.over():
+            (self.home / "over-disk").touch()
+            launch.kill(self.home)
+            alive = False
         record = self._record(command_id)
         if record.exited is not None and record.started is not None:
             return CommandState(Phase.EXITED, record.code, max(0.0, record.exited - record.started))
@@ -99,35 +105,44 @@ class LocalSandbox:
 
     async def logs(self, command_id: str, max_bytes: int = 65536) -> tuple[bytes, bytes]:
         names = (f"{script.check_id(command_id)}.{stream}" for stream in ("stdout", "stderr"))
-        stdout, stderr = [await asyncio.to_thread(_last, self.home / "logs", name, max_bytes) for name in names]
+        stdout, stderr = [await asyncio.to_thread(_last, self.home / "disk" / "logs", name, max_bytes) for name in names]
         return stdout, stderr
 
     async def write(self, path: str, data: bytes) -> None:
         identity = self._places.identity
         try:
-            await asyncio.to_thread(write_beneath, self.home / "out", _below_out(path), data, (identity.uid, identity.gid))
+            await asyncio.to_thread(
+                write_beneath, self.home / "disk" / "out", _below_out(path), data, (identity.uid, identity.gid)
+            )
         except OSError as error:
             raise SandboxError(f"{path} in {self.name} can't be written: {error.strerror}") from error
 
     async def read(self, path: str, max_bytes: int) -> bytes | None:
-        data = await asyncio.to_thread(_slice, self.home / "out", _below_out(path), 0, max_bytes + 1)
+        data = await asyncio.to_thread(_slice, self.home / "disk" / "out", _below_out(path), 0, max_bytes + 1)
         if data is not None and len(data) > max_bytes:
             raise SandboxError(f"{path} in {self.name} is larger than {max_bytes} bytes")
         return data
 
     async def tail(self, path: str, offset: int, max_bytes: int) -> bytes:
-        return await asyncio.to_thread(_slice, self.home / "out", _below_out(path), offset, max_bytes) or b""
+        return await asyncio.to_thread(_slice, self.home / "disk" / "out", _below_out(path), offset, max_bytes) or b""
 
     async def collect(self, dest: Path) -> Collected:
         try:
-            return await asyncio.to_thread(bundle.pack, self.home / "out", self.home / "logs", dest)
-        except FileNotFoundError as error:
-            if self.home.exists():
-                raise
-            raise self._lost() from error
+            return await asyncio.to_thread(bundle.pack, self.home / "disk" / "out", self.home / "disk" / "logs", dest)
+        except OSError as error:
+            if not self.home.exists():
+                raise self._lost() from error
+            raise SandboxError(f"the output of {self.name} can't be packed as {dest}: {error.strerror or error}") from error
 
     async def alive(self) -> bool:
         return await asyncio.to_thread(launch.alive, self.home)
+
+    async def limits_hit(self) -> Sequence[Limit]:
+        return await asyncio.to_thread(self._limits_hit)
+
+    def _limits_hit(self) -> list[Limit]:
+        over = (self.home / "over-disk").exists() or disk.full(self.home / "disk")
+        return [*limits.hit(limits.recorded(self.home / "groups")), *([Limit.DISK] if over else [])]
 
     async def terminate(self) -> None:
         await asyncio.to_thread(self._terminate)
@@ -136,10 +151,14 @@ class LocalSandbox:
 
     def _terminate(self) -> None:
         launch.kill(self.home)
+        disk.unmount(self.home / "disk")  # before its control group, which counts what lies in it
         limits.remove(limits.recorded(self.home / "groups"))
         with suppress(FileNotFoundError):
-            (self.home / "k" / "work").chmod(0o700)
+            (self.home / "disk" / "k" / "work").chmod(0o700)
         remove_tree(self.home)
+        if self._places.scratch_is_memory:
+            with suppress(OSError):  # others are still there, or it is gone
+                self._places.scratch.rmdir()
 
 
 def _below_out(path: str) -> list[str]:
