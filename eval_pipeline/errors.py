@@ -11,7 +11,7 @@ EvalsError                       code, exit_code, hint; `retryable` says whether
     ├── SandboxError             a sandbox could not be made, reached or ended
     │   ├── SandboxLost          it was there and is gone without being told to go
     │   └── ForeignSandbox       the name belongs to another installation (not retryable)
-    ├── BuildError               a layer's command failed before any agent started
+    ├── BuildError               a layer's command failed before any agent started (not retryable: it would again)
     ├── StoreError               an artifact could not be written, read or verified
     └── LedgerUnavailable        Postgres does not answer
 """
@@ -84,6 +84,7 @@ class ForeignSandbox(SandboxError):
 
 class BuildError(InfrastructureError):
     code = "build"
+    retryable = False
 
 
 class StoreError(InfrastructureError):

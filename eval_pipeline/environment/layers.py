@@ -7,6 +7,7 @@ import fcntl
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,7 +50,7 @@ class Layers:
     async def prepared(self, repo: Path, arm: LockedArm, world_digest: str, world_dir: Path) -> Prepared:
         """Raises BuildError with the end of the log when one of the app's commands fails."""
         manifest = arm.manifest
-        lock = git.read_file(repo, arm.tree, manifest.image.requirements) if manifest.image.requirements else None
+        lock = await asyncio.to_thread(_requirements, repo, arm.tree, manifest.image.requirements)
         base_key = digest([IDENTITY_VERSION, manifest.image.model_dump(), (lock or b"").decode()])
         base = await self._once(base_key, lambda: self._base.host_layer(lock))
         runtime_key = digest([base_key, Path(base).name, arm.tree, manifest.build])
@@ -64,15 +65,23 @@ class Layers:
         return Prepared(layers=(base, runtime, prepared), world_dir=world_dir)
 
     async def _once(self, key: str, make: Callable[[], Coroutine[Any, Any, str]]) -> str:
-        if key not in self._building:
-            self._building[key] = asyncio.create_task(self._locked(key, make))
-        return await asyncio.shield(self._building[key])
+        task = self._building.get(key)
+        if task is None:
+            task = self._building[key] = asyncio.create_task(self._locked(key, make))
+            task.add_done_callback(lambda ended: self._forget_failed(key, ended))
+        return await asyncio.shield(task)
+
+    def _forget_failed(self, key: str, task: asyncio.Task[str]) -> None:
+        """A build that failed is tried again by the next cell that needs it."""
+        if task.cancelled() or task.exception() is not None:
+            self._building.pop(key, None)
 
     async def _locked(self, key: str, make: Callable[[], Coroutine[Any, Any, str]]) -> str:
         self._lock_dir.mkdir(parents=True, exist_ok=True)
         handle = os.open(self._lock_dir / f"{key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            await asyncio.to_thread(fcntl.flock, handle, fcntl.LOCK_EX)
+            while not _try_lock(handle):
+                await asyncio.sleep(_POLL_S)
             return self._backend.layer(key) or await make()
         finally:
             os.close(handle)
@@ -132,3 +141,17 @@ class Layers:
                 f"{app}: {name} (`{' '.join(argv)}`) ended with {how}: {last}\n--- its log ends with\n{log}",
                 hint="the command runs in the app's folder inside a sandbox without a route; fix it and run again",
             )
+
+
+@cache
+def _requirements(repo: Path, tree: str, name: str | None) -> bytes | None:
+    return git.read_file(repo, tree, name) if name else None
+
+
+def _try_lock(handle: int) -> bool:
+    """Never waits: a thread that waits for another process' build would be missing elsewhere."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

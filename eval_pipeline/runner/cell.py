@@ -17,13 +17,13 @@ from eval_pipeline.domain.app import Resources as Asked
 from eval_pipeline.domain.budget import reservation_usd
 from eval_pipeline.domain.cell import MAX_ATTEMPTS, AttemptResult, Outcome
 from eval_pipeline.domain.ids import CellKey, sandbox_name
-from eval_pipeline.domain.outcome import Decision, Stop, decide
+from eval_pipeline.domain.outcome import Stop, decide
 from eval_pipeline.domain.usage import Usage
 from eval_pipeline.environment.layers import APP_DIR, Layers, Prepared
-from eval_pipeline.errors import BuildError, Cancelled, EvalsError, FenceLost, InfrastructureError, SandboxLost
+from eval_pipeline.errors import Cancelled, EvalsError, FenceLost, SandboxError, SandboxLost, StoreError
 from eval_pipeline.gateway.client import Gateway
 from eval_pipeline.host import HostIdentity
-from eval_pipeline.runner.meter import Meter
+from eval_pipeline.runner.meter import Meter, exceeded
 from eval_pipeline.runner.persist import Persisted, Persister
 from eval_pipeline.runner.slots import Slots
 from eval_pipeline.sandbox.base import (
@@ -49,6 +49,7 @@ GRACE_S = 5.0
 _POLL_MIN_S, _POLL_MAX_S = 0.02, 1.0
 _RETRY_BASE_S = 0.2
 _SETTLE_S = 10.0
+_PERSIST_PAUSES_S = (1.0, 5.0)
 _ENDING = {Limit.MEMORY, Limit.DISK}
 
 
@@ -87,7 +88,7 @@ async def drive_cell(context: CellContext, claim: Claim) -> CellDone:
         while True:
             run = _Attempt(context, claim, attempt or await _begin(context, claim))
             result = await run.result()
-            last = tried == MAX_ATTEMPTS or run.build_failed
+            last = tried == MAX_ATTEMPTS or not run.retryable
             await run.finish(result, last=last)
             if result.outcome is not Outcome.INFRA_FAILURE or last:
                 return CellDone(key=claim.key, outcome=result.outcome, error=result.error)
@@ -112,7 +113,7 @@ async def _begin(context: CellContext, claim: Claim) -> OpenAttempt:
 
 
 class _Attempt:
-    """One try at a cell. build_failed: no other attempt can do better."""
+    """One try at a cell. retryable: whether another one could do better."""
 
     def __init__(self, context: CellContext, claim: Claim, attempt: OpenAttempt) -> None:
         self.context = context
@@ -121,9 +122,9 @@ class _Attempt:
         self.key = CellKey.parse(claim.key)
         self.case = context.experiment.run.case(self.key.case_name)
         self.arm = context.experiment.run.arm(self.key.arm)
-        self.build_failed = False
+        self.retryable = True
         self.started_at = datetime.now(UTC)
-        self._agent_started = attempt.agent_started_at is not None
+        self._agent_started_at = attempt.agent_started_at
 
     async def result(self) -> AttemptResult:
         """How the attempt ended. Raises FenceLost, and Cancelled once the cancelled attempt is recorded."""
@@ -132,37 +133,55 @@ class _Attempt:
         except FenceLost:
             raise
         except Cancelled as stopped:
-            await self.finish(AttemptResult(outcome=Outcome.CANCELLED, error=str(stopped)), last=False)
+            await self.finish(await self._cut_short(Outcome.CANCELLED, str(stopped)), last=False)
             raise
-        except BuildError as error:
-            self.build_failed = True
-            return AttemptResult(outcome=Outcome.INFRA_FAILURE, error=str(error), cost_usd=Decimal(0))
+        except EvalsError as error:
+            self.retryable = error.retryable
+            return await self._cut_short(Outcome.INFRA_FAILURE, f"{type(error).__name__}: {error}")
         except Exception as error:  # noqa: BLE001 - the cell's boundary: whatever happens to one cell stays there
-            if not isinstance(error, EvalsError):
-                log.error("%s: %s", self.claim.key, traceback.format_exc())
-            return await self._infra(f"{type(error).__name__}: {error}")
+            log.error("%s: %s", self.claim.key, traceback.format_exc())
+            return await self._cut_short(Outcome.INFRA_FAILURE, f"{type(error).__name__}: {error}")
 
     async def finish(self, result: AttemptResult, *, last: bool) -> None:
-        """Durable first, then the sandbox ends: a crash in between leaves one that the reaper finds."""
+        """Durable first, then the sandbox ends: what can't be ended, or a crash in between, is left to the reaper."""
         missing = dict(self.context.backend.missing)
         isolation = {"level": "degraded" if missing else "full", "missing": missing}
         result = replace(result, evidence={**result.evidence, "isolation": isolation})
         await asyncio.to_thread(self.context.ledger.finish_attempt, self.claim, self.attempt.id, result, last=last)
-        sandbox = await self.context.backend.find(self.attempt.sandbox)
-        if sandbox is not None:
-            await sandbox.terminate()
+        try:
+            sandbox = await self.context.backend.find(self.attempt.sandbox)
+            if sandbox is not None:
+                await sandbox.terminate()
+        except (SandboxError, OSError) as error:
+            log.warning("%s: the sandbox %s could not be ended: %s", self.claim.key, self.attempt.sandbox, error)
 
     async def _run(self) -> AttemptResult:
         sandbox = await self._setup()
-        self._agent_started = True
+        self._agent_started_at = self._agent_started_at or datetime.now(UTC)
         left_s = await asyncio.to_thread(self.context.ledger.agent_started, self.claim, self.attempt.id, self.case.limits.wall_s)
         if (await sandbox.state(AGENT)).phase is Phase.ABSENT:
             await sandbox.start(AGENT, list(self.arm.manifest.agent), env=self._env(), workdir=APP_DIR, with_secrets=True)
         state, stop = await self._watch(sandbox, left_s)
         await asyncio.to_thread(self.context.ledger.persisting, self.claim)
         hit = await sandbox.limits_hit()
-        persisted = await self.context.persister.persist(sandbox, self.context.experiment, self.key)
-        return self._result(state, stop, persisted, hit)
+        persisted = await self._persist(sandbox)
+        used_up = exceeded(self.case.limits, self.context.prices, persisted.usages, persisted.calls, self.started_at.date())
+        return await self._result(state, stop or self._overran(state) or used_up, persisted, hit)
+
+    async def _persist(self, sandbox: Sandbox) -> Persisted:
+        """Tried again while the sandbox still has the output: a store that is away must not cost the agent's run."""
+        for pause_s in _PERSIST_PAUSES_S:
+            try:
+                return await self.context.persister.persist(sandbox, self.context.experiment, self.key)
+            except StoreError as error:
+                log.warning("%s: the output could not be stored, trying again in %s s: %s", self.claim.key, pause_s, error)
+                await asyncio.sleep(pause_s)
+        return await self.context.persister.persist(sandbox, self.context.experiment, self.key)
+
+    def _overran(self, state: CommandState) -> Stop | None:
+        """It may have ended by itself while no engine was there to stop it."""
+        over = state.elapsed_s is not None and state.elapsed_s > self.case.limits.wall_s + GRACE_S
+        return Stop.DEADLINE if over else None
 
     async def _setup(self) -> Sandbox:
         context, attempt = self.context, self.attempt
@@ -221,7 +240,7 @@ class _Attempt:
                     return state, None
                 raise SandboxLost(f"{sandbox.name} ended without a recorded exit of its agent")
             if state.phase is not Phase.RUNNING:
-                return state, await meter.read(sandbox)
+                return state, None
             self._stop_if_cancelled()
             stop = Stop.DEADLINE if loop.time() > deadline else await meter.read(sandbox)
             if stop is not None:
@@ -234,12 +253,12 @@ class _Attempt:
         if self.context.cancelled():
             raise Cancelled(f"{self.claim.key}: cancelled on request")
 
-    def _result(self, state: CommandState, stop: Stop | None, persisted: Persisted, hit: Sequence[Limit]) -> AttemptResult:
+    async def _result(self, state: CommandState, stop: Stop | None, persisted: Persisted, hit: Sequence[Limit]) -> AttemptResult:
         decision = decide(
             persisted.result,
             exit_code=state.exit_code,
             stop=stop,
-            platform_faults=self._faults(),
+            platform_faults=await asyncio.to_thread(self._faults),
             limits_hit=[_in_words(limit, self.arm.manifest.resources) for limit in hit],
         )
         return AttemptResult(
@@ -249,15 +268,15 @@ class _Attempt:
             bundle=persisted.bundle,
             usage=[usage.model_dump() for usage in persisted.usages],
             usage_source="self-reported",
-            cost_usd=self._cost(persisted.usages, decision),
+            cost_usd=self._cost(persisted.usages),
             price_version=self.context.prices.version,
             latency_s=state.elapsed_s,
             evidence=persisted.evidence,
         )
 
-    def _cost(self, usages: list[Usage], decision: Decision) -> Decimal | None:
-        """An agent that reports no usage cost nothing we know of: zero only when it says so by finishing well."""
-        if not usages and decision.outcome is not Outcome.OK:
+    def _cost(self, usages: list[Usage]) -> Decimal | None:
+        """Of an agent that reports no usage: nothing if it could reach nobody, else unknown."""
+        if not usages:
             return None if self.arm.manifest.egress else Decimal(0)
         return self.context.prices.cost(usages, self.started_at.date())
 
@@ -270,26 +289,24 @@ class _Attempt:
             for event in gateway.evidence(attempt.sandbox)
             if event.verdict == "dial_failed"
         ]
-        if gateway.outages(since=attempt.agent_started_at or self.started_at):
+        if gateway.outages(since=self._agent_started_at or self.started_at):
             faults.append("the egress proxy was down during the attempt")
         return faults[:5]
 
-    async def _infra(self, error: str) -> AttemptResult:
-        """Keep what the sandbox left. An agent that never started cost nothing; of one that did, the cost is what its output says."""
-        if not self._agent_started:
-            return AttemptResult(outcome=Outcome.INFRA_FAILURE, error=error, cost_usd=Decimal(0))
+    async def _cut_short(self, outcome: Outcome, error: str) -> AttemptResult:
+        """Keep what the sandbox left. An agent that never started cost nothing; of one that did, its output tells."""
+        if self._agent_started_at is None:
+            return AttemptResult(outcome=outcome, error=error, cost_usd=Decimal(0))
         left = await self._salvage()
         if left is None:
-            return AttemptResult(outcome=Outcome.INFRA_FAILURE, error=error)
-        cost = self.context.prices.cost(left.usages, self.started_at.date())
-        usage = [one.model_dump() for one in left.usages]
+            return AttemptResult(outcome=outcome, error=error)
         return AttemptResult(
-            outcome=Outcome.INFRA_FAILURE,
+            outcome=outcome,
             error=error,
             bundle=left.bundle,
-            usage=usage,
+            usage=[one.model_dump() for one in left.usages],
             usage_source="self-reported",
-            cost_usd=cost,
+            cost_usd=self._cost(left.usages),
             price_version=self.context.prices.version,
             evidence=left.evidence,
         )
@@ -297,9 +314,12 @@ class _Attempt:
     async def _salvage(self) -> Persisted | None:
         try:
             sandbox = await self.context.backend.find(self.attempt.sandbox)
-            return None if sandbox is None else await self.context.persister.persist(sandbox, self.context.experiment, self.key)
-        except InfrastructureError as error:
-            log.warning("%s: what the failed attempt left could not be kept: %s", self.claim.key, error)
+            if sandbox is None:
+                return None
+            await sandbox.stop(AGENT)
+            return await self.context.persister.persist(sandbox, self.context.experiment, self.key)
+        except Exception as error:  # noqa: BLE001 - the attempt has failed already; its leftovers are worth a try, no more
+            log.warning("%s: what the attempt left could not be kept: %s", self.claim.key, error)
             return None
 
 

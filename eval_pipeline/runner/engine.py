@@ -15,18 +15,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from eval_pipeline.errors import BudgetExceeded, EvalsError
+from eval_pipeline.domain.ids import CellKey
+from eval_pipeline.errors import BudgetExceeded
 from eval_pipeline.runner.cell import CellContext, CellDone, drive_cell
 from eval_pipeline.runner.services import Services
 from eval_pipeline.runner.slots import Slots
 from eval_pipeline.store.ledger import Claim, ExperimentRow
 from eval_pipeline.store.liveness import alive, engines_dir
+from eval_pipeline.vault.environment import require_secrets
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 5.0
 WANTED = {"setups": 8, "running": 1024, "parsers": 2}
 _WAIT_FOR_OTHERS_S = 1.0
+_ASK_TIMEOUT_S = 5.0
 
 
 @dataclass(kw_only=True)
@@ -67,9 +70,11 @@ class Engine:
         self._cancel = False
         self._drain = asyncio.Event()
         self._engine_id = ""
+        self._interruption: asyncio.Future[None] | None = None
 
     async def run(self, keys: Sequence[str]) -> RunReport:
         services, host = self.services, self.services.host
+        self._require_secrets(keys)
         self._engine_id = str(uuid.uuid4())
         with alive(engines_dir(services.settings), self._engine_id):
             services.leases.open_engine(self._engine_id, host, os.getpid(), self._run_id)
@@ -83,6 +88,12 @@ class Engine:
                 await asyncio.to_thread(services.ledger.release, self._engine_id)
                 services.leases.close_engine(self._engine_id)
         return self.report
+
+    def _require_secrets(self, keys: Sequence[str]) -> None:
+        """An agent without its key would fail, and its failure would count."""
+        for name in sorted({CellKey.parse(key).arm for key in keys}):
+            arm = self.experiment.run.arm(name)
+            require_secrets(arm.name, arm.manifest.secrets.agent, arm.config)
 
     async def _work(self, keys: list[str]) -> None:
         context = self._context(await self.services.restore_worlds(self.experiment, keys))
@@ -220,9 +231,14 @@ class Engine:
                 signal.signal(number, handler)
 
     def _interrupted(self) -> None:
-        if self._asked():
-            self._cancel = True
-        else:
+        self._interruption = asyncio.ensure_future(self._cancel_or_drain())
+
+    async def _cancel_or_drain(self) -> None:
+        try:
+            self._cancel = await asyncio.wait_for(asyncio.to_thread(self._asked), _ASK_TIMEOUT_S)
+        except Exception as error:  # noqa: BLE001 - who can't be asked asked for nothing; a drain loses nothing
+            log.warning("nobody could be asked whether this is a cancel: %s", error)
+        if not self._cancel:
             self.report.stopped = "drained on a signal; the sandboxes live on and the next engine adopts them"
             self._drain.set()
         self._finished.set()
@@ -245,7 +261,7 @@ class _Heartbeat:
         while not self._end.wait(HEARTBEAT_S):
             try:
                 self._beat(loop)
-            except EvalsError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it was, the next beat may succeed, and without beats the lease is lost
                 log.warning("the lease could not be renewed: %s", error)
 
     def stop(self) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import asyncio
+from datetime import date, datetime
 from decimal import Decimal
 
 from eval_pipeline.domain.case import Limits
 from eval_pipeline.domain.outcome import Stop
+from eval_pipeline.domain.usage import Usage
 from eval_pipeline.runner.output import TranscriptReader
 from eval_pipeline.sandbox.base import OUTPUT_DIR, Sandbox
 from eval_pipeline.scoring.prices import PriceBook
 
-_TAIL_BYTES = 2**20
+_TAIL_BYTES = 2**18  # a poll stays short, however fast an agent writes
 
 
 class Meter:
@@ -25,15 +27,18 @@ class Meter:
         self._offset = 0
 
     async def read(self, sandbox: Sandbox) -> Stop | None:
-        limits = self._limits
-        if limits.cost_usd is None and limits.turns is None:
+        if self._limits.cost_usd is None and self._limits.turns is None:
             return None
-        while chunk := await sandbox.tail(f"{OUTPUT_DIR}/transcript.jsonl", self._offset, _TAIL_BYTES):
-            self._offset += len(chunk)
-            self._reader.feed(chunk)
-        if limits.turns is not None and self._reader.calls > limits.turns:
-            return Stop.TURNS
-        cost = self._prices.cost(self._reader.usages, self._day)
-        if limits.cost_usd is not None and cost is not None and cost > Decimal(str(limits.cost_usd)):
-            return Stop.COST
-        return None
+        chunk = await sandbox.tail(f"{OUTPUT_DIR}/transcript.jsonl", self._offset, _TAIL_BYTES)
+        self._offset += len(chunk)
+        await asyncio.to_thread(self._reader.feed, chunk)
+        return exceeded(self._limits, self._prices, self._reader.usages, self._reader.calls, self._day)
+
+
+def exceeded(limits: Limits, prices: PriceBook, usages: list[Usage], calls: int, day: date) -> Stop | None:
+    """The limit that the usage is above. Calls of a model without a price count as free here: nothing better is known."""
+    if limits.turns is not None and calls > limits.turns:
+        return Stop.TURNS
+    if limits.cost_usd is not None and prices.known_cost(usages, day) > Decimal(str(limits.cost_usd)):
+        return Stop.COST
+    return None

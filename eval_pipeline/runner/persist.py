@@ -35,6 +35,7 @@ class Persisted:
     bundle: str
     result: AgentResult
     usages: list[Usage]
+    calls: int
     evidence: dict[str, Any]
 
 
@@ -61,6 +62,7 @@ class Persister:
             bundle=artifact.digest,
             result=report.result,
             usages=report.usages,
+            calls=report.calls,
             evidence={
                 "n_files": collected.n_files,
                 "size_bytes": collected.size_bytes,

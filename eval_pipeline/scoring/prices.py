@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -78,21 +78,20 @@ class PriceBook:
 
     def cost(self, usages: Iterable[Usage], day: date) -> Decimal | None:
         """The cost of all calls on `day`; None as soon as one of them has no price."""
-        total = Decimal(0)
-        for usage in usages:
-            row = self.row(usage.model, day)
-            if row is None:
-                return None
-            total += sum((Decimal(getattr(row, name)) * getattr(usage, name) for name in TOKEN_CLASSES), Decimal(0)) / 1_000_000
-        return total
+        costs = [self._cost(usage, day) for usage in usages]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known, Decimal(0)) if len(known) == len(costs) else None
+
+    def known_cost(self, usages: Iterable[Usage], day: date) -> Decimal:
+        """A lower bound of the cost: of the calls that have a price."""
+        return sum((cost for usage in usages if (cost := self._cost(usage, day)) is not None), Decimal(0))
+
+    def _cost(self, usage: Usage, day: date) -> Decimal | None:
+        row = self.row(usage.model, day)
+        if row is None:
+            return None
+        return sum((Decimal(getattr(row, name)) * getattr(usage, name) for name in TOKEN_CLASSES), Decimal(0)) / 1_000_000
 
 
 def _covers(row: PriceRow, day: date) -> bool:
     return row.effective_from <= day.isoformat() and (row.effective_to is None or day.isoformat() < row.effective_to)
-
-
-def cache_share(usages: Sequence[Usage]) -> float | None:
-    """Cached input tokens as a share of all input tokens; None without input."""
-    read = sum(usage.cache_read for usage in usages)
-    everything = read + sum(usage.input_uncached + usage.cache_write_5m + usage.cache_write_1h for usage in usages)
-    return read / everything if everything else None

@@ -105,11 +105,11 @@ def _lease_lives(connection: sa.Connection) -> bool:
 
 
 def _is_outage(error: DBAPIError) -> bool:
-    """The server is away or going: not an error in the statement."""
+    """The server is away or going, or the transaction lost a deadlock: nothing is wrong with the statement."""
     if error.connection_invalidated or isinstance(error, InterfaceError):
         return True
     code = getattr(error.orig, "pgcode", None)
-    return isinstance(error, OperationalError) and (code is None or code.startswith(("08", "57P", "53")))
+    return isinstance(error, OperationalError) and (code is None or code.startswith(("08", "40", "57P", "53")))
 
 
 def storable(text: str | None) -> str | None:
