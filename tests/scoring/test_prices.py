@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from eval_pipeline.domain.usage import Usage
 from eval_pipeline.errors import SpecError
-from eval_pipeline.scoring.prices import TOKEN_CLASSES, PriceBook, cache_share
+from eval_pipeline.scoring.prices import TOKEN_CLASSES, PriceBook
 
 DAY = date(2026, 6, 1)
 
@@ -112,13 +112,3 @@ def test_costs_add_up_however_calls_are_grouped(calls: list[tuple[str, int, int]
     parts = [prices.cost([usage], DAY) for usage in usages]
     assert prices.cost(usages, DAY) == sum((part for part in parts if part is not None), Decimal(0))
     assert None not in parts
-
-
-def test_the_share_of_cached_input() -> None:
-    usages = [
-        Usage(model="m", input_uncached=1, cache_read=6, cache_write_5m=2, cache_write_1h=1),
-        Usage(model="n", input_uncached=2),
-    ]
-    assert cache_share(usages) == 0.5
-    assert cache_share([Usage(model="m", output=5)]) is None
-    assert cache_share([]) is None
