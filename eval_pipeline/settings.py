@@ -25,10 +25,6 @@ class Settings:
     def dagster_home(self) -> Path:
         return self.state_dir / "dagster"
 
-    @property
-    def project_dir(self) -> Path:
-        return self.worlds_dir.parent
-
 
 def dagster_environment(settings: Settings, postgres_url: str) -> dict[str, str]:
     """What every Dagster process needs in its environment before it loads its instance."""

@@ -5,7 +5,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +14,8 @@ from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from eval_pipeline.analysis.tables import ScoredCell
+
+_RESULT_MAX_BYTES = 16 * 2**20
 
 
 @click.group()
@@ -74,8 +76,7 @@ def _show_people(cell: ScoredCell, answer: str | None) -> None:
 def logs(settings: Settings, key: str, transcript: bool, as_json: bool) -> None:
     """What the agent printed, or its transcript."""
     with _cell(settings, key) as cell:
-        wanted = ("out/transcript.jsonl",) if transcript else ("logs/",)
-        found = {name: data for name, data in _members(settings, cell) if name.startswith(wanted)}
+        found = dict(_members(settings, cell, only="out/transcript.jsonl" if transcript else "logs/"))
     texts = {name: data.decode("utf-8", "replace") for name, data in found.items()}
 
     def people() -> None:
@@ -95,7 +96,7 @@ def logs(settings: Settings, key: str, transcript: bool, as_json: bool) -> None:
 def files(settings: Settings, key: str, into: Path | None, as_json: bool) -> None:
     """The files the agent wrote."""
     with _cell(settings, key) as cell:
-        found = {n.removeprefix("out/files/"): data for n, data in _members(settings, cell) if n.startswith("out/files/")}
+        found = {name.removeprefix("out/files/"): data for name, data in _members(settings, cell, only="out/files/")}
     if into is not None:
         for name, data in found.items():
             _write_below(into, name, data)
@@ -122,8 +123,8 @@ def _cell(settings: Settings, key: str) -> Iterator[ScoredCell]:
         yield found[0]
 
 
-def _members(settings: Settings, cell: ScoredCell) -> Iterator[tuple[str, bytes]]:
-    """Name and content of every file in the bundle of the counted attempt, or of the last one that left a bundle."""
+def _members(settings: Settings, cell: ScoredCell, only: str = "") -> Iterator[tuple[str, bytes]]:
+    """Name and content of the files whose name begins with `only`, of the counted attempt or of the last that left a bundle."""
     from eval_pipeline.store.artifacts import open_store
 
     bundles = [a.bundle for a in [cell.counted, *reversed(cell.view.attempts)] if a is not None and a.bundle is not None]
@@ -131,19 +132,20 @@ def _members(settings: Settings, cell: ScoredCell) -> Iterator[tuple[str, bytes]
         return
     with open_store(settings).open(bundles[0]) as stream, tarfile.open(fileobj=stream, mode="r|gz") as archive:
         for member in archive:
-            content = archive.extractfile(member) if member.isfile() else None
+            content = archive.extractfile(member) if member.isfile() and member.name.startswith(only) else None
             if content is not None:
                 yield member.name, content.read()
 
 
 def _answer(settings: Settings, cell: ScoredCell) -> str | None:
-    for name, data in _members(settings, cell):
-        if name == "out/result.json":
+    from eval_pipeline.domain.outcome import read_result
+
+    for name, data in _members(settings, cell, only="out/result.json"):
+        if name == "out/result.json" and len(data) <= _RESULT_MAX_BYTES:
             try:
-                result: Any = json.loads(data)
-            except ValueError:
+                return read_result(json.loads(data)).answer
+            except (ValueError, RecursionError):
                 return None
-            return result.get("answer") if isinstance(result, dict) else None
     return None
 
 

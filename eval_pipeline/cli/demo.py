@@ -4,7 +4,7 @@ import time
 
 import click
 
-from eval_pipeline.cli.output import emit, json_option, note, with_settings
+from eval_pipeline.cli.output import Failure, emit, json_option, note, with_settings
 from eval_pipeline.settings import Settings
 
 
@@ -39,11 +39,12 @@ def command(settings: Settings, timeout_s: float | None, as_json: bool) -> int:
             note(
                 f"{verb} {experiment.id}: {n_cases} cases x {n_arms} arms x {planned.run.trials} trials, {planned.n_done} cells done"
             )
-            launched = launch(settings, records, experiment)
-            if not Watch(settings, records, experiment, launched, timeout_s).run():
-                return 0
+            launched = launch(settings, experiment)
+            Watch(records, experiment, launched, timeout_s).run()
         board = load_leaderboard(records, experiment)
-    emit(board.as_data(), as_json, lambda: show(board))
+    missing = f"{board.n_open} of {planned.n_cells} cells have no valid result"
+    failure = Failure("cells_failed", missing, f"evals experiment status {experiment.id} says why") if board.n_open else None
+    emit(board.as_data(), as_json, lambda: show(board), failure)
     note(f"\ntook {time.monotonic() - started:.1f} s. Look closer:")
     note(f"  .venv/bin/evals experiment cells {experiment.id}")
     note(f"  .venv/bin/evals cell show {planned.run.cell_keys()[0]}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from eval_pipeline.cli.output import emit, json_option, with_settings
+from eval_pipeline.cli.output import Failure, emit, json_option, with_settings
 from eval_pipeline.errors import EvalsError
 from eval_pipeline.settings import Settings
 
@@ -50,8 +50,10 @@ def command(settings: Settings, as_json: bool) -> int:
             if finding.works is not True and finding.remedy:
                 click.echo(f"        {finding.remedy}")
 
-    emit([asdict(finding) for finding in findings], as_json, people)
-    return 2 if any(finding.works is False for finding in findings) else 0
+    broken = [finding.what for finding in findings if finding.works is False]
+    failure = Failure("doctor", f"these do not work here: {', '.join(broken)}") if broken else None
+    emit([asdict(finding) for finding in findings], as_json, people, failure)
+    return 2 if broken else 0
 
 
 def _tried(what: str, look: Callable[[], list[Finding]]) -> list[Finding]:

@@ -76,7 +76,8 @@ def list_experiments(settings: Settings, as_json: bool) -> None:
     from eval_pipeline.store.records import open_records
 
     with open_records(settings) as records:
-        tallies = records.views.tallies()
+        experiments = records.ledger.experiments()
+        tallies = records.views.tallies()  # after: one that is made in between is in both
         rows = [
             {
                 "experiment": row.id,
@@ -86,7 +87,7 @@ def list_experiments(settings: Settings, as_json: bool) -> None:
                 "n_done": tallies[row.id].n_done,
                 "created_at": row.created_at,
             }
-            for row in records.ledger.experiments()
+            for row in experiments
         ]
     columns = ["experiment", "status", "n_done", "n_cells", "created_at"]
     emit(rows, as_json, lambda: table(columns, [[row[c] for c in columns] for row in rows], right=["n_done", "n_cells"]))

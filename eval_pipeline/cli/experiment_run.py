@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.output import emit, json_option, note, with_settings
+from eval_pipeline.cli.output import Failure, emit, json_option, note, with_settings
+from eval_pipeline.domain.cell import CellState
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from eval_pipeline.cli.launch import Launched
     from eval_pipeline.store.ledger import ExperimentRow
     from eval_pipeline.store.records import Records
+    from eval_pipeline.store.views import Tally
 
 
 @click.command("run")
@@ -38,10 +40,12 @@ def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fres
             note(f"{line}: resuming the locked one; --fresh starts a new experiment of {len(locked.run.cell_keys())} cells")
         for line in planned.notes:
             note(f"note: {line}")
+        if fresh and planned.resumes is not None:
+            note("--fresh changes nothing: no ref has moved, so this is the same experiment")
         if planned.resumes is not None:
             note(f"resuming {experiment.id}: {planned.n_done} of {planned.n_cells} cells are done already")
-        launched = launch(settings, records, experiment)
-        return _follow(settings, records, experiment, launched, wait, timeout_s, as_json, resumed=planned.resumes is not None)
+        launched = launch(settings, experiment)
+        return _follow(records, experiment, launched, wait, timeout_s, as_json, resumed=planned.resumes is not None)
 
 
 @click.command("rerun")
@@ -64,16 +68,20 @@ def rerun(
     as_json: bool,
 ) -> int:
     """Run the failed cells again, or the named ones. A valid cell is not run again unless it is discarded."""
-    from eval_pipeline.cli.launch import launch
+    from eval_pipeline.cli.launch import launch, require_isolation
     from eval_pipeline.errors import SpecError
     from eval_pipeline.store.records import open_records
 
     if failed == bool(keys):
         raise SpecError("say which cells: --failed, or --cell KEY", hint=f"`evals experiment cells {name}` lists them")
+    if failed and discard is not None:
+        raise SpecError("--discard is about valid results and --failed about cells without one", hint="name them: --cell KEY")
+    require_isolation()
     with open_records(settings) as records:
         experiment = records.ledger.experiment(name)
-        chosen = _chosen(records, experiment, keys) if keys else records.views.keys(experiment.id, ["open", "failed"])
-        done = set(records.views.keys(experiment.id, ["done"])).intersection(chosen)
+        done = set(records.views.keys(experiment.id, [CellState.DONE]))
+        chosen = _chosen(records, experiment, keys) if keys else [k for k in records.views.keys(experiment.id) if k not in done]
+        done = done.intersection(chosen)
         if done and discard is not None:
             note(f"{records.ledger.discard(sorted(done), discard)} valid results are discarded: {discard}")
         elif done:
@@ -83,8 +91,8 @@ def rerun(
         if not open_keys:
             note("nothing to run")
             return _report(records, experiment, as_json, resumed=True)
-        launched = launch(settings, records, experiment, open_keys)
-        return _follow(settings, records, experiment, launched, wait, timeout_s, as_json, resumed=True)
+        launched = launch(settings, experiment, open_keys)
+        return _follow(records, experiment, launched, wait, timeout_s, as_json, resumed=True)
 
 
 def _chosen(records: Records, experiment: ExperimentRow, keys: tuple[str, ...]) -> list[str]:
@@ -99,7 +107,6 @@ def _chosen(records: Records, experiment: ExperimentRow, keys: tuple[str, ...]) 
 
 
 def _follow(
-    settings: Settings,
     records: Records,
     experiment: ExperimentRow,
     launched: Launched,
@@ -111,53 +118,68 @@ def _follow(
 ) -> int:
     from eval_pipeline.cli.launch import Watch
 
-    if launched.process is None:
-        note(f"an engine is working on {experiment.id} already")
-    else:
-        note(f"{experiment.id}: engine started, process {launched.process.pid}; its log: {launched.log}")
+    note(f"{experiment.id}: engine started, process {launched.process.pid}; its log: {launched.log}")
     if not wait:
-        note(f"watch: evals experiment status {experiment.id}")
-        return _report(records, experiment, as_json, resumed=resumed, code=0)
-    if not Watch(settings, records, experiment, launched, timeout_s).run():
-        return _report(records, experiment, as_json, resumed=resumed, code=0)
-    return _report(records, experiment, as_json, resumed=resumed, log=str(launched.log))
+        note(f"watch: evals experiment status {experiment.id} --watch")
+        return _report(records, experiment, as_json, resumed=resumed)
+    ended = Watch(records, experiment, launched, timeout_s).run()
+    return _report(records, experiment, as_json, resumed=resumed, waited=True, ended=ended, log=str(launched.log))
 
 
 def _report(
-    records: Records, experiment: ExperimentRow, as_json: bool, *, resumed: bool, code: int | None = None, log: str | None = None
+    records: Records,
+    experiment: ExperimentRow,
+    as_json: bool,
+    *,
+    resumed: bool,
+    waited: bool = False,
+    ended: bool = True,
+    log: str | None = None,
 ) -> int:
-    """Print the counts; the exit code is 0, 1 when cells have no valid result, 3 when the budget stopped them, or `code`."""
+    """Print the counts. The exit code is 0 unless somebody waited: then 1 when cells have no valid result, 3 for want of budget."""
     row = records.ledger.experiment(experiment.id)
     tally = records.views.tallies(row.id)[row.id]
-    n_failed = row.n_cells - tally.n_done
-    data = {"experiment": row.id, "n_cells": row.n_cells, "n_ok": tally.n_done, "n_failed": n_failed, "resumed": resumed}
+    n_failed = tally.states.get(CellState.FAILED, 0)
+    data = {
+        "experiment": row.id,
+        "n_cells": row.n_cells,
+        "n_ok": tally.n_done,
+        "n_failed": n_failed,
+        "n_open": row.n_cells - tally.n_done - n_failed,
+        "resumed": resumed,
+    }
+    failure = _failure(records, row, tally, ended, log) if waited and tally.n_done < row.n_cells else None
 
     def people() -> None:
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(tally.outcomes.items()))
         click.echo(f"{row.id}: {tally.n_done} of {row.n_cells} cells have a valid result ({outcomes or 'none yet'})")
 
-    emit(data, as_json, people)
-    if code is not None or n_failed == 0:
-        return code or 0
-    if _out_of_budget(row, tally.states):
-        note(f"the budget of {row.budget_usd:f} USD is used up: {row.committed_usd:f} spent or reserved; raise it and run again")
-        return 3
-    note(
-        f"{n_failed} cells have no valid result: evals experiment cells {row.id} --state open --state failed"
-        + (f"; log: {log}" if log else "")
-    )
-    return 1
+    emit(data, as_json, people, failure)
+    return 0 if failure is None else 3 if failure.code == "budget_exceeded" else 1
 
 
-def _out_of_budget(row: ExperimentRow, states: dict[str, int]) -> bool:
+def _failure(records: Records, row: ExperimentRow, tally: Tally, ended: bool, log: str | None) -> Failure:
+    missing = f"{row.n_cells - tally.n_done} of {row.n_cells} cells have no valid result"
+    if not ended:
+        return Failure("unfinished", f"{missing} yet; the run goes on", f"evals experiment status {row.id} --watch")
+    if row.cancel_requested_at is not None:
+        return Failure("cancelled", f"{missing}: it was cancelled", "run the file again to go on")
+    if _out_of_budget(records, row):
+        spent = f"{row.committed_usd:f} of {row.budget_usd:f} USD are spent or reserved"
+        return Failure("budget_exceeded", f"{missing}: {spent}", "raise budget.cost_usd in the file and run it again: it goes on")
+    return Failure("cells_failed", missing, f"evals experiment status {row.id} says why; log: {log}")
+
+
+def _out_of_budget(records: Records, row: ExperimentRow) -> bool:
+    """Whether the next open cell can't reserve its money."""
     from eval_pipeline.domain.budget import reservation_usd
+    from eval_pipeline.domain.ids import CellKey
 
-    if row.budget_usd is None or not states.get("open"):
+    open_keys = records.views.keys(row.id, [CellState.OPEN])
+    if row.budget_usd is None or not open_keys:
         return False
-    return (
-        row.committed_usd + max(reservation_usd(case.limits, row.budget_usd, row.n_cells) for case in row.run.cases)
-        > row.budget_usd
-    )
+    limits = row.run.case(CellKey.parse(open_keys[0]).case_name).limits
+    return row.committed_usd + reservation_usd(limits, row.budget_usd, row.n_cells) > row.budget_usd
 
 
 def lock_file(settings: Settings, file: str) -> Any:

@@ -24,18 +24,17 @@ WATCH_POLL_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """process: None when an engine was working on the experiment already."""
-
-    process: subprocess.Popen[bytes] | None
+    process: subprocess.Popen[bytes]
     log: Path
 
 
-def launch(settings: Settings, records: Records, experiment: ExperimentRow, keys: Sequence[str] = ()) -> Launched:
-    """keys: only these cells; empty means all that are not done. The process outlives this one."""
+def launch(settings: Settings, experiment: ExperimentRow, keys: Sequence[str] = ()) -> Launched:
+    """keys: only these cells; empty means all that are not done. The process outlives this one.
+
+    It waits for cells that another engine is working on, and takes them over if that one leaves them open.
+    """
     log = settings.state_dir / "logs" / f"{experiment.id}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    if not keys and records.leases.engines_of(experiment.id):
-        return Launched(process=None, log=log)
     command = [sys.executable, "-m", "eval_pipeline.defs.launcher", experiment.id]
     with log.open("ab") as sink:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sink, stderr=sink, start_new_session=True)
@@ -64,7 +63,6 @@ class Watch:
     def __init__(
         self, settings: Settings, records: Records, experiment: ExperimentRow, launched: Launched, timeout_s: float | None
     ) -> None:
-        self._settings = settings
         self._records = records
         self._experiment = experiment
         self._launched = launched
@@ -86,9 +84,7 @@ class Watch:
             signal.signal(signal.SIGINT, before)
 
     def _ended(self) -> bool:
-        if self._launched.process is not None:
-            return self._launched.process.poll() is not None
-        return not is_worked_on(self._settings, self._records, self._experiment.id)
+        return self._launched.process.poll() is not None
 
     def _interrupted(self, *_: object) -> None:
         self._interrupts += 1

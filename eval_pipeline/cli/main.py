@@ -41,9 +41,12 @@ class _Lazy(click.Group):
             formatter.write_dl([(name, about) for name, (_, about) in NOUNS.items()])
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
-def cli() -> None:
+@click.group(cls=_Lazy, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Evaluate agents inside whole applications: cases x arms x trials, each cell in its own isolated sandbox."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, ParamSpec, TypeVar
@@ -22,13 +23,31 @@ def json_option(command: Callable[Params, Result]) -> Callable[Params, Result]:
     return click.option("--json", "as_json", is_flag=True, help='Print {"ok", "data", "error"} for programs.')(command)
 
 
-def emit(data: Any, as_json: bool, show: Callable[[], None]) -> None:
-    """`data` as the envelope, or `show` for people."""
+@dataclass(frozen=True)
+class Failure:
+    """What a command that has data to show could not do."""
+
+    code: str
+    message: str
+    hint: str | None = None
+
+
+def emit(data: Any, as_json: bool, show: Callable[[], None], failure: Failure | None = None) -> None:
+    """`data` as the envelope, or `show` for people and the failure on stderr."""
     if as_json:
-        text = json.dumps({"ok": True, "data": data, "error": None}, default=_plain, ensure_ascii=False)
+        envelope = {"ok": failure is None, "data": data, "error": None if failure is None else asdict(failure)}
+        text = json.dumps(envelope, default=_plain, ensure_ascii=False)
         click.echo(text.encode("utf-8", "backslashreplace").decode())  # a lone surrogate's escape is JSON's own
-    else:
-        show()
+        return
+    show()
+    if failure is not None:
+        _complain(failure.message, failure.hint)
+
+
+def _complain(message: str, hint: str | None) -> None:
+    click.echo(f"{click.style('error', fg='red')}: {message}", err=True)
+    if hint:
+        click.echo(f"  {hint}", err=True)
 
 
 def emit_error(error: BaseException, as_json: bool) -> int:
@@ -42,11 +61,9 @@ def emit_error(error: BaseException, as_json: bool) -> int:
     message = error.format_message() if isinstance(error, click.ClickException) else str(error)
     if as_json:
         body = {"ok": False, "data": None, "error": {"code": code, "message": message, "hint": hint}}
-        click.echo(json.dumps(body, ensure_ascii=False))
+        click.echo(json.dumps(body))
     else:
-        click.echo(f"{click.style('error', fg='red')}: {message}", err=True)
-        if hint:
-            click.echo(f"  {hint}", err=True)
+        _complain(message, hint)
     return exit_code
 
 

@@ -6,12 +6,14 @@ leaderboard. Its exit code is 0 when every cell has a valid result. dagster is i
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from eval_pipeline.defs.home import prepare_home
+from eval_pipeline.runner.reaper import reap
 from eval_pipeline.settings import Settings, load_settings
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.postgres import embedded_server
@@ -38,7 +40,7 @@ def run_experiment(settings: Settings, experiment_id: str, keys: list[str]) -> i
     """keys: only these cells; empty means all that are not done."""
     import dagster as dg
 
-    with open_records(settings) as records:
+    with open_records(settings, patience_s=120.0) as records:
         experiment = records.ledger.experiment(experiment_id)
         digests = experiment.run.worlds
         missing = sorted(name for name, digest in digests.items() if digest not in records.ledger.snapshots(digests.values()))
@@ -52,6 +54,8 @@ def run_experiment(settings: Settings, experiment_id: str, keys: list[str]) -> i
                 _execute(instance, "run_cells", experiment, experiment.id, ops)
             scored = _execute(instance, "score_experiment", experiment, experiment.id)
         n_done = records.views.tallies(experiment.id)[experiment.id].n_done
+        if not records.leases.living():
+            asyncio.run(reap(settings, records))  # what a crash left; nobody is making a sandbox now
     return 0 if scored and n_done == experiment.n_cells else 1
 
 

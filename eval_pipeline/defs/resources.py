@@ -11,6 +11,8 @@ from eval_pipeline.specs.library import Library
 from eval_pipeline.store.artifacts import ArtifactStore, open_store
 from eval_pipeline.store.records import Records, open_records
 
+PATIENCE_S = 120.0
+
 
 class EvalsResource(dg.ConfigurableResource):
     """The product's own services, opened inside the body that uses them and closed with it."""
@@ -35,7 +37,7 @@ class EvalsResource(dg.ConfigurableResource):
 
     @contextmanager
     def records(self) -> Generator[Records]:
-        with open_records(self.settings()) as records:
+        with open_records(self.settings(), patience_s=PATIENCE_S) as records:
             yield records
 
     @contextmanager

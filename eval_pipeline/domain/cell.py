@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any
@@ -43,7 +42,7 @@ class CellState(StrEnum):
 class AttemptResult:
     """What is known of a finished attempt. None means it could not be had.
 
-    answer_status: what the agent wrote as its status; error_class: "provider" for a provider error the agent reports.
+    error_class: "provider" for a provider error the agent reports.
     bundle: digest of the stored output bundle. cost_usd None: a model without a price. latency_s: agent start to terminal outcome.
     """
 
@@ -56,5 +55,4 @@ class AttemptResult:
     cost_usd: Decimal | None = None
     price_version: str | None = None
     latency_s: float | None = None
-    ended_at: datetime | None = None
     evidence: dict[str, Any] = field(default_factory=dict[str, Any])

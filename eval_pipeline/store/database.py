@@ -27,7 +27,7 @@ class Database:
     """Runs transactions. `on_outage` is called when Postgres does not answer, before each new try (it may restart a server)."""
 
     def __init__(
-        self, url: str, *, pool_size: int = 8, patience_s: float = 120.0, on_outage: Callable[[], object] = lambda: None
+        self, url: str, *, pool_size: int = 8, patience_s: float = 5.0, on_outage: Callable[[], object] = lambda: None
     ) -> None:
         self.url = url
         self._patience_s = patience_s

@@ -26,10 +26,13 @@ class Records:
 
 
 @contextmanager
-def open_records(settings: Settings) -> Generator[Records]:
-    """Start the embedded server if need be, upgrade the ledger, connect, and end the leases of this place's dead engines."""
+def open_records(settings: Settings, *, patience_s: float = 5.0) -> Generator[Records]:
+    """Start the embedded server if need be, upgrade the ledger, connect, and end the leases of this place's dead engines.
+
+    patience_s: how long a transaction is repeated while Postgres does not answer. An engine has reason to wait longer.
+    """
     with embedded_server(settings) as url:
-        database = Database(url, on_outage=lambda: restart_if_down(settings))
+        database = Database(url, patience_s=patience_s, on_outage=lambda: restart_if_down(settings))
         try:
             database.migrate()
             leases = Leases(database)

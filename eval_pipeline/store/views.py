@@ -142,11 +142,6 @@ class Views:
         """Names of the sandboxes that an open attempt owns."""
         return {row.sandbox for row in self._all(sa.select(attempts.c.sandbox).where(attempts.c.ended_at.is_(None)))}
 
-    def reusable(self, digests: Sequence[str]) -> set[str]:
-        """Those of the cell digests for which some experiment has a valid result."""
-        mine = cells.c.cell_digest == sa.any_(sa.literal(list(digests), sa.ARRAY(sa.Text)))
-        return {row.cell_digest for row in self._all(sa.select(cells.c.cell_digest).where(mine, cells.c.state == CellState.DONE))}
-
     def experiment_ids(self) -> list[str]:
         return [row.id for row in self._all(sa.select(experiments.c.id).where(experiments.c.archived_at.is_(None)))]
 

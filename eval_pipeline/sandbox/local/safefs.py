@@ -98,10 +98,10 @@ def remove_tree(path: Path) -> None:
     try:
         shutil.rmtree(path)
         return
-    except FileNotFoundError:
-        return
     except (OSError, RecursionError):
-        pass  # unreadable modes or more levels than descriptors: the slow way below knows both
+        if not path.exists():
+            return
+        # unreadable modes, more levels than descriptors, or somebody removes it too: the slow way knows them all
     for command in (["chmod", "-R", "u+rwx", "--", str(path)], ["rm", "-rf", "--", str(path)]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if path.exists():
