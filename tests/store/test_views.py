@@ -101,12 +101,3 @@ def test_in_other_hands_is_what_a_living_engine_has_to_do(books: Books) -> None:
     assert books.views.in_other_hands(keys(run)) == [keys(run)[1]]
     books.leases.close_engine(engine)
     assert books.views.in_other_hands(keys(run)) == []
-
-
-def test_reusable_are_digests_with_a_valid_result_anywhere(books: Books) -> None:
-    run, other = books.experiment(2), books.experiment(2, name="y", trials=2)
-    claim = books.claim(run)
-    books.finish(claim, books.begin(claim), Outcome.AGENT_ERROR)
-    digests = [other.cell_digest(key) for key in other.cell_keys()]
-    assert books.views.reusable(digests) == {run.cell_digest(run.cell_keys()[0])}
-    assert books.views.reusable([]) == set()
