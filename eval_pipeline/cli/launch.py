@@ -60,9 +60,7 @@ def is_worked_on(settings: Settings, records: Records, experiment: str) -> bool:
 class Watch:
     """Follows an experiment until its engine is gone or `timeout_s` is over. The first Ctrl-C cancels, the second detaches."""
 
-    def __init__(
-        self, settings: Settings, records: Records, experiment: ExperimentRow, launched: Launched, timeout_s: float | None
-    ) -> None:
+    def __init__(self, records: Records, experiment: ExperimentRow, launched: Launched, timeout_s: float | None) -> None:
         self._records = records
         self._experiment = experiment
         self._launched = launched
