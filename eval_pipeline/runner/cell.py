@@ -13,7 +13,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from eval_pipeline.domain.app import Resources as Asked
 from eval_pipeline.domain.budget import reservation_usd
 from eval_pipeline.domain.cell import MAX_ATTEMPTS, AttemptResult, Outcome
 from eval_pipeline.domain.ids import CellKey, sandbox_name
@@ -23,6 +22,7 @@ from eval_pipeline.environment.layers import APP_DIR, Layers, Prepared
 from eval_pipeline.errors import Cancelled, EvalsError, FenceLost, SandboxError, SandboxLost, StoreError
 from eval_pipeline.gateway.client import Gateway
 from eval_pipeline.host import HostIdentity
+from eval_pipeline.runner.held import ENDING, in_words, isolation
 from eval_pipeline.runner.meter import Meter, exceeded
 from eval_pipeline.runner.persist import Persisted, Persister
 from eval_pipeline.runner.slots import Slots
@@ -50,7 +50,6 @@ _POLL_MIN_S, _POLL_MAX_S = 0.02, 1.0
 _RETRY_BASE_S = 0.2
 _SETTLE_S = 10.0
 _PERSIST_PAUSES_S = (1.0, 5.0)
-_ENDING = {Limit.MEMORY, Limit.DISK}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +143,7 @@ class _Attempt:
 
     async def finish(self, result: AttemptResult, *, last: bool) -> None:
         """Durable first, then the sandbox ends: what can't be ended, or a crash in between, is left to the reaper."""
-        missing = dict(self.context.backend.missing)
-        isolation = {"level": "degraded" if missing else "full", "missing": missing}
-        result = replace(result, evidence={**result.evidence, "isolation": isolation})
+        result = replace(result, evidence={**result.evidence, "isolation": isolation(self.context.backend)})
         await asyncio.to_thread(self.context.ledger.finish_attempt, self.claim, self.attempt.id, result, last=last)
         try:
             sandbox = await self.context.backend.find(self.attempt.sandbox)
@@ -236,7 +233,7 @@ class _Attempt:
         while True:
             state = await sandbox.state(AGENT)
             if state.phase is Phase.LOST:
-                if _ENDING & set(await sandbox.limits_hit()):
+                if ENDING & set(await sandbox.limits_hit()):
                     return state, None
                 raise SandboxLost(f"{sandbox.name} ended without a recorded exit of its agent")
             if state.phase is not Phase.RUNNING:
@@ -259,7 +256,7 @@ class _Attempt:
             exit_code=state.exit_code,
             stop=stop,
             platform_faults=await asyncio.to_thread(self._faults),
-            limits_hit=[_in_words(limit, self.arm.manifest.resources) for limit in hit],
+            limits_hit=[in_words(limit, self.arm.manifest.resources) for limit in hit],
         )
         return AttemptResult(
             outcome=decision.outcome,
@@ -321,14 +318,6 @@ class _Attempt:
         except Exception as error:  # noqa: BLE001 - the attempt has failed already; its leftovers are worth a try, no more
             log.warning("%s: what the attempt left could not be kept: %s", self.claim.key, error)
             return None
-
-
-def _in_words(limit: Limit, resources: Asked) -> str:
-    if limit is Limit.MEMORY:
-        return f"out of memory: limit {resources.memory_mib} MiB"
-    if limit is Limit.DISK:
-        return f"disk full: limit {resources.disk_mib} MiB"
-    return "out of processes"
 
 
 async def _settled(sandbox: Sandbox) -> CommandState:
