@@ -23,8 +23,8 @@ from eval_pipeline.store.views import CellView
 
 _ENDING = {dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED}
 _POLL_S = 1.0
-CANCELLED, DRAINED = "cancelled", "drained"
-"""How the engine's reason for leaving cells open begins."""
+CANCELLED = "cancelled"
+"""The reason for cells that were left open because somebody asked for the end."""
 
 
 def cell_events(context: dg.OpExecutionContext, records: Records) -> CellEvents:
@@ -63,6 +63,7 @@ class Drive:
         self._asked_at = asked_at
         self._lift_cancel = lift_cancel
         self._put: set[str] = set()
+        self._drained = False
         self.failed: list[str] = []
         """Cells that ended without a valid result since they were asked for."""
 
@@ -87,7 +88,7 @@ class Drive:
             stopped = str(error)
         done = self._log_done(experiment, keys)
         self._context.log.info(f"{experiment.id}: {len(done)} of {len(keys)} cells have a valid result")
-        if self.ending() or (stopped or "").startswith(DRAINED):
+        if self.ending() or self._drained:
             raise dg.DagsterExecutionInterruptedError(stopped)
         open_keys = [key for key in keys if key not in done]
         seen = {cell.key: cell for cell in self._services.views.cells(experiment.id, open_keys)}
@@ -127,6 +128,7 @@ class Drive:
                 return None
             if mine:
                 report = asyncio.run(self._engine(experiment).run(mine))
+                self._drained = report.drained
                 if report.stopped is not None:
                     return report.stopped
             else:

@@ -44,6 +44,7 @@ class CellEvents:
         self._describe = describe
         self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._error: Exception | None = None
+        self._stored, self._storing_s = 0, 0.0
         self._thread = threading.Thread(target=self._write, name="cell-events", daemon=True)
 
     def __enter__(self) -> CellEvents:
@@ -53,6 +54,7 @@ class CellEvents:
     def __exit__(self, *_: object) -> None:
         self._queue.put(None)
         self._thread.join()
+        log.info("%d events stored in %.2f s", self._stored, self._storing_s)
         if self._error is not None:
             raise self._error
 
@@ -90,6 +92,7 @@ class CellEvents:
         return batch, False
 
     def _store(self, keys: list[str]) -> None:
+        started = time.monotonic()
         described = self._describe(keys)
         entries = [self._entry(materialization) for materialization, _ in described]
         deadline = time.monotonic() + _PATIENCE_S
@@ -103,6 +106,8 @@ class CellEvents:
                 log.warning("events could not be stored, trying again: %s", error)
                 time.sleep(1.0)
         self._ledger.mark_logged({str(m.partition): attempt_id for m, attempt_id in described})
+        self._stored += len(described)
+        self._storing_s += time.monotonic() - started
 
     def _entry(self, materialization: dg.AssetMaterialization) -> EventLogEntry:
         event = DagsterEvent(

@@ -1,7 +1,6 @@
 """Runs whose process is gone without a word: Dagster's default launcher would show them as started for ever."""
 
-import fcntl
-import os
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +9,10 @@ import dagster as dg
 
 from eval_pipeline.host import host_identity
 from eval_pipeline.settings import Settings
-from eval_pipeline.store.liveness import alive
+from eval_pipeline.store.liveness import alive, is_held
 
 PLACE_TAG = "evals/place"
+_SETTLE_S = 3.0
 _ACTIVE = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 
 
@@ -32,29 +32,17 @@ def end_orphans(settings: Settings, instance: dg.DagsterInstance) -> list[str]:
     """End the runs of this place that nobody holds: failed, so that Dagster tries them again, or canceled when that was asked for."""
     ended: list[str] = []
     place = host_identity(settings.state_dir).place
-    for run in instance.get_runs(dg.RunsFilter(tags={PLACE_TAG: place}, statuses=_ACTIVE)):
-        if _is_held(_runs_dir(settings) / f"{run.run_id}.lock"):
-            continue
+    active = instance.get_runs(dg.RunsFilter(tags={PLACE_TAG: place}, statuses=_ACTIVE))
+    unheld = [run for run in active if not is_held(_runs_dir(settings) / f"{run.run_id}.lock")]
+    if unheld:
+        time.sleep(_SETTLE_S)  # a run lets go of its lock a moment before Dagster records its end
+    for run in unheld:
         now = instance.get_run_by_id(run.run_id)
         if now is None or now.status not in _ACTIVE:
-            continue  # it ended between the two looks
+            continue
         if now.status is dg.DagsterRunStatus.CANCELING:
             instance.report_run_canceled(now, "its process is gone")
         else:
             instance.report_run_failed(now, "its process is gone without having recorded an end")
         ended.append(run.run_id)
     return ended
-
-
-def _is_held(path: Path) -> bool:
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False

@@ -34,10 +34,14 @@ _ASK_TIMEOUT_S = 5.0
 
 @dataclass(kw_only=True)
 class RunReport:
-    """done: what this engine finished, by cell. stopped: why cells were left open, None when none was."""
+    """done: what this engine finished, by cell. stopped: why cells were left open, None when none was.
+
+    drained: a signal asked this process to go; the sandboxes live on.
+    """
 
     done: dict[str, CellDone] = field(default_factory=dict[str, CellDone])
     stopped: str | None = None
+    drained: bool = False
 
 
 class Engine:
@@ -240,6 +244,7 @@ class Engine:
             log.warning("nobody could be asked whether this is a cancel: %s", error)
         if not self._cancel:
             self.report.stopped = "drained on a signal; the sandboxes live on and the next engine adopts them"
+            self.report.drained = True
             self._drain.set()
         self._finished.set()
 

@@ -38,12 +38,13 @@ def end_dead_engines(leases: Leases, settings: Settings) -> None:
     """End the leases of this place's engines whose process is gone, so that nobody waits for them to run out."""
     folder = engines_dir(settings)
     for engine in leases.living(host_identity(settings.state_dir).place):
-        if not _is_held(folder / f"{engine.id}.lock"):
+        if not is_held(folder / f"{engine.id}.lock"):
             log.info("engine %s (pid %s) is gone; its cells are taken over", engine.id, engine.pid)
             leases.close_engine(engine.id)
 
 
-def _is_held(path: Path) -> bool:
+def is_held(path: Path) -> bool:
+    """Whether a living process holds the lock file; False also when there is none."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
