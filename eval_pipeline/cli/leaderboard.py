@@ -33,6 +33,11 @@ def show(board: Leaderboard) -> None:
     columns = ["arm", "score", "95% CI", "pass", "USD/case", "p50 s", "p95 s", "valid", "agent failed", "infra", "not judged"]
     table(columns, rows, f"{board.experiment} ({board.status})", right=columns[1:])
     click.echo("95% CI is for new cases. - means: could not be had, or too few cells to say.")
+    flags = {flag for arm in board.arms for flag in arm.flags}
+    if "one_cluster" in flags:
+        click.echo("no interval: all cases are of one world, and nothing is known of another.")
+    if "few_clusters" in flags:
+        click.echo("few worlds: an interval that rests on so few is wide.")
     for reason in board.reasons:
         click.echo(f"provisional: {reason}")
     if any(arm.n_not_judged for arm in board.arms):

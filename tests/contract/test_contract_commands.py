@@ -18,7 +18,7 @@ from eval_pipeline.sandbox.base import CommandState, Phase, Sandbox, SandboxSpec
 if TYPE_CHECKING:
     from conftest import Harness
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 SECRET = "s3cr3t-" + "quote' \"$HOME` \\ \nsecond line \u00fc"
 
 

@@ -14,7 +14,7 @@ from eval_pipeline.sandbox.base import Backend, Limit, Phase, Resources, Sandbox
 if TYPE_CHECKING:
     from conftest import Harness
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 async def make(backend: Backend, **resources: int) -> Sandbox:

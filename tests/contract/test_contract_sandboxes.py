@@ -17,7 +17,7 @@ from eval_pipeline.sandbox.base import CommandState, Phase, Sandbox, SandboxSpec
 if TYPE_CHECKING:
     from conftest import Harness
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 

@@ -21,7 +21,7 @@ from eval_pipeline.sandbox.base import Phase, Sandbox, SandboxSpec
 if TYPE_CHECKING:
     from conftest import Harness
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.fixture

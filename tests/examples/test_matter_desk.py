@@ -20,6 +20,8 @@ from eval_pipeline.domain.usage import total_by_model, usage_from_event
 from eval_pipeline.gateway.stand_in import Reply
 from eval_pipeline.specs.yaml_file import YamlFile, parse_model
 
+pytestmark = pytest.mark.slow
+
 WORLD = Path(__file__).parents[2] / "worlds_src" / "worlds" / "harbour-spa"
 PRIVILEGED = "documents/17-privileged-memo-rostock.md"
 FUEL = (

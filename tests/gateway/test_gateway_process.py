@@ -27,7 +27,7 @@ from eval_pipeline.sandbox.base import Phase, Sandbox, SandboxSpec
 from eval_pipeline.sandbox.local.backend import Egress, LocalBackend
 from eval_pipeline.sandbox.local.places import prepare
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 

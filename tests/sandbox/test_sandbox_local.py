@@ -23,7 +23,7 @@ from eval_pipeline.sandbox.local.backend import LocalBackend
 from eval_pipeline.sandbox.local.places import Places, prepare
 from eval_pipeline.sandbox.local.probe import probe
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUNNER = REPOSITORY / "eval_pipeline" / "sandbox" / "runner.sh"
 

@@ -10,7 +10,13 @@ from support.places import short_dir
 from support.project import Project
 
 MISTAKES: list[tuple[list[str], Callable[[Project], object], str, str, str | None]] = [
-    (["case", "check"], lambda p: p.case("c", tag=["x"]), "spec", r"worlds_src/worlds/w/cases/c.yaml:10: unknown key 'tag'", None),
+    (
+        ["case", "check"],
+        lambda p: p.case("c", tag=["x"]),
+        "spec",
+        r"worlds_src/worlds/w/cases/c.yaml:10: unknown key 'tag'",
+        None,
+    ),
     (
         ["world", "list"],
         lambda p: p.write("worlds/w/world.yaml", "id: w\nid: w\n"),

@@ -26,6 +26,8 @@ from eval_pipeline.settings import Settings
 from eval_pipeline.store.artifacts import Artifact, ArtifactStore, open_store
 from eval_pipeline.store.artifacts_s3 import S3Artifacts
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def moto_url() -> Generator[str]:

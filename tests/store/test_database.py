@@ -28,6 +28,8 @@ from eval_pipeline.store.database import VERSION_TABLE, Database, storable, stor
 from eval_pipeline.store.postgres import embedded_server, restart_if_down, server_status
 from eval_pipeline.store.schema import SCHEMA, installation, limits, metadata
 
+pytestmark = pytest.mark.slow
+
 MIGRATE = "import sys; from eval_pipeline.store.database import Database; Database(sys.argv[1]).migrate()"
 
 

@@ -209,7 +209,13 @@ def test_an_attempt_from_intent_to_result(books: Books) -> None:
     assert books.row(claim.key).state == CellState.RUNNING
     books.ledger.persisting(claim)
     assert books.row(claim.key).state == CellState.PERSISTING
-    more: dict[str, Any] = {"bundle": "b", "usage": [{"model": "m"}], "latency_s": 1.5, "evidence": {"n": 1}, "error_class": "provider"}
+    more: dict[str, Any] = {
+        "bundle": "b",
+        "usage": [{"model": "m"}],
+        "latency_s": 1.5,
+        "evidence": {"n": 1},
+        "error_class": "provider",
+    }
     books.finish(claim, attempt, Outcome.AGENT_ERROR, error="said so", cost_usd=Decimal("0.000000001"), **more)
     view = books.cell(claim.key)
     assert (view.state, view.outcome, view.logged) == (CellState.DONE, Outcome.AGENT_ERROR, False)

@@ -22,6 +22,8 @@ from eval_pipeline.errors import LedgerUnavailable, SpecError
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.postgres import embedded_server, normalised, restart_if_down, server_status
 
+pytestmark = pytest.mark.slow
+
 HOLDER = """
 import sys
 from pathlib import Path

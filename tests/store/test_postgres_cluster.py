@@ -22,6 +22,8 @@ from eval_pipeline.host import reachable_root
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.postgres import embedded_server, server_status
 
+pytestmark = pytest.mark.slow
+
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 NOBODY = 65534
 
