@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from eval_pipeline.cli.output import note, with_settings
+from eval_pipeline.cli.output import emit, json_option, note, with_settings
 from eval_pipeline.settings import Settings
 
 _CHECK_EVERY_S = 30.0
@@ -22,8 +22,9 @@ _STOP_S = 20.0
 
 @click.command()
 @click.option("--port", type=int, default=3000, show_default=True, help="Of the Dagster UI, on 127.0.0.1 only.")
+@json_option
 @with_settings
-def command(settings: Settings, port: int) -> int:
+def command(settings: Settings, port: int, as_json: bool) -> int:
     """Start Postgres and the Dagster UI with its daemon; Ctrl-C stops both.
 
     Engines that `evals experiment run` started go on; runs that were launched in the UI go on at the next `evals up`.
@@ -39,7 +40,7 @@ def command(settings: Settings, port: int) -> int:
     with embedded_server(settings) as url, open_records(settings):
         process = _start(prepare_home(settings, url), settings, port)
         try:
-            _supervise(process, port, lambda: restart_if_down(settings), stopping)
+            _supervise(process, port, as_json, lambda: restart_if_down(settings), stopping)
         finally:
             _stop(process)
     shared = server_status(settings).running
@@ -72,14 +73,16 @@ def _signals() -> list[int]:
     return asked
 
 
-def _supervise(process: subprocess.Popen[bytes], port: int, revive: Any, stopping: list[int]) -> None:
+def _supervise(process: subprocess.Popen[bytes], port: int, as_json: bool, revive: Any, stopping: list[int]) -> None:
     started, ready, next_check = time.monotonic(), False, 0.0
     said: set[str] = set()
     while process.poll() is None and not stopping:
         time.sleep(0.5)
         if not ready and _answers(port):
             ready, next_check = True, time.monotonic() + _GRACE_S
-            note(f"the Dagster UI is at http://127.0.0.1:{port} ({time.monotonic() - started:.0f} s). Ctrl-C stops it.")
+            url = f"http://127.0.0.1:{port}"
+            note(f"the Dagster UI is at {url} ({time.monotonic() - started:.0f} s). Ctrl-C stops it.")
+            emit({"url": url, "pid": process.pid}, as_json, lambda: None)
         if ready and time.monotonic() > next_check:
             next_check = time.monotonic() + _CHECK_EVERY_S
             revive()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tarfile
 import threading
 from pathlib import Path
+
+from support.places import short_dir
 
 from eval_pipeline.sandbox.local.bundle import pack
 
@@ -113,3 +116,35 @@ def test_no_number_of_entries_fills_our_memory(tmp_path: Path) -> None:
     assert len(packed.skipped) == 1001
     assert packed.skipped["many/"] == "holds more entries than the bundle has left"
     assert packed.skipped["..."] == "more was left out than is named here"
+
+
+def test_what_an_agent_locks_is_skipped_and_the_rest_kept() -> None:
+    """As a normal user: root is not stopped by modes, so root tries it in a child."""
+    code = """
+import os, sys
+from pathlib import Path
+root = Path(sys.argv[1])
+from eval_pipeline.sandbox.local.bundle import pack
+if os.getuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+out, logs = root / "out", root / "logs"
+for folder in (out / "seen", out / "locked", out / "blind", logs):
+    folder.mkdir(parents=True)
+    (folder / "file").write_text("x")
+(out / "secret").write_text("x")
+(out / "secret").chmod(0)
+(out / "locked").chmod(0)
+(out / "blind").chmod(0o400)
+out.chmod(0)
+print(sorted(pack(out, logs, root / "bundle").skipped))
+"""
+    with short_dir() as folder:
+        folder.chmod(0o777)
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(folder)],
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.stdout.strip() == "['blind/file', 'locked', 'secret']", done.stderr

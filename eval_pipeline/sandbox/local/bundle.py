@@ -8,6 +8,7 @@ import os
 import stat
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -93,6 +94,8 @@ def _write(raw: io.BufferedIOBase, out_dir: Path, logs_dir: Path, max_bytes: int
         packing = _Packing(tar, max_bytes, max_entries)
         for prefix, root in (("out", out_dir), ("logs", logs_dir)):
             packing.left_entries = max_entries
+            with suppress(PermissionError):
+                root.chmod(0o700)  # an agent that closed its own output must not look like a fault of ours
             fd = open_dir(root, ())
             try:
                 _pack_dir(packing, fd, prefix, "" if prefix == "out" else "../logs/", 1)
@@ -127,6 +130,8 @@ def _entries(packing: _Packing, dir_fd: int, shown: str) -> Iterator[tuple[str, 
             yield name, os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode
         except FileNotFoundError:
             continue  # removed since the listing
+        except OSError as error:
+            packing.skip(shown + name, f"could not be looked at: {error.strerror}")
 
 
 def _pack_subdir(packing: _Packing, dir_fd: int, name: str, arcname: str, where: str, depth: int) -> None:
