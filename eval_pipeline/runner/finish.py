@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
+from collections.abc import Mapping
 
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.runner.services import Services
 from eval_pipeline.scoring.verdicts import questions
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
+from eval_pipeline.store.verdicts import VerdictRow
+
+MAX_TRIES = 3
 
 
 def unjudged(records: Records, experiment: ExperimentRow) -> dict[str, str]:
-    """Valid cells (key -> bundle) that lack a verdict of a check: the rubric changed, or a crash came between."""
+    """Valid cells (key -> bundle) that lack a verdict: the rubric changed, a crash came between, or a check failed itself."""
     cells = [cell for cell in records.views.cells(experiment.id) if cell.counted is not None and cell.counted.bundle is not None]
     bundles = {cell.key: cell.counted.bundle for cell in cells if cell.counted is not None and cell.counted.bundle is not None}
     have = records.verdicts.of_bundles(bundles.values())
     return {key: bundle for key, bundle in bundles.items() if _missing(experiment, key, bundle, have)}
 
 
-def _missing(experiment: ExperimentRow, key: str, bundle: str, have: Container[str]) -> bool:
+def _missing(experiment: ExperimentRow, key: str, bundle: str, have: Mapping[str, VerdictRow]) -> bool:
     cell = CellKey.parse(key)
     asked = questions(experiment.score.cases[cell.case_name].rubric, experiment.run.worlds[cell.world], bundle)
-    return any(question.request_digest not in have for question in asked)
+    return any(_worth_asking(have.get(question.request_digest)) for question in asked)
+
+
+def _worth_asking(verdict: VerdictRow | None) -> bool:
+    """Nobody was asked yet, or who was asked failed and has not had all tries."""
+    return verdict is None or (verdict.status != "ok" and verdict.vote + 1 < MAX_TRIES)
 
 
 async def judge_missing(services: Services, experiment: ExperimentRow) -> int:

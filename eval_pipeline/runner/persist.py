@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -74,13 +74,15 @@ class Persister:
         )
 
     async def judge(self, bundle: str, experiment: ExperimentRow, key: CellKey) -> None:
-        """Answer the criteria again from the stored bundle; verdicts that are there already stay."""
+        """Answer the criteria again from the stored bundle; verdicts that are there stay, what had failed gets another vote."""
         async with self.parsers.hold():
             with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
                 path = Path(folder) / "bundle.tar.gz"
                 await asyncio.to_thread(self._store.fetch, bundle, path)
                 report = await self._report(path, bundle, experiment, key)
-        await asyncio.to_thread(self._verdicts.add, verdict_rows(report.verdicts, bundle))
+        before = await asyncio.to_thread(self._verdicts.of_bundles, [bundle])
+        failed = {digest: row.vote for digest, row in before.items() if row.status != "ok"}
+        await asyncio.to_thread(self._verdicts.add, verdict_rows(report.verdicts, bundle, failed))
 
     async def _report(self, path: Path, bundle: str, experiment: ExperimentRow, key: CellKey) -> BundleReport:
         rubric: Rubric = experiment.score.cases[key.case_name].rubric
@@ -109,12 +111,14 @@ class Persister:
             self._pool.shutdown(cancel_futures=True)
 
 
-def verdict_rows(verdicts: Sequence[Verdict], bundle: str) -> list[VerdictRow]:
+def verdict_rows(verdicts: Sequence[Verdict], bundle: str, failed: Mapping[str, int] | None = None) -> list[VerdictRow]:
+    """failed: by request digest, the last vote of those that have none that is ok."""
+    tried = failed or {}
     return [
         VerdictRow(
             request_digest=verdict.request_digest,
             judge_version=CHECK_VERSION,
-            vote=0,
+            vote=tried.get(verdict.request_digest, -1) + 1,
             bundle=bundle,
             criterion=verdict.criterion,
             verdict=verdict.verdict,

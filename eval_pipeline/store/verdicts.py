@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
@@ -35,19 +36,24 @@ class Verdicts:
             self._database.run(lambda c: c.execute(insert(verdicts).values(values).on_conflict_do_nothing()))
 
     def of_bundles(self, bundles: Iterable[str]) -> dict[str, VerdictRow]:
-        """The first vote of each request, by request digest."""
+        """By request digest the vote that counts: the first that is ok, else the last that failed."""
         query = sa.select(verdicts).where(verdicts.c.bundle == sa.any_(sa.literal(list(set(bundles)), sa.ARRAY(sa.Text))))
-        rows = self._database.run(lambda c: c.execute(query.where(verdicts.c.vote == 0)).all())
-        return {
-            row.request_digest: VerdictRow(
-                request_digest=row.request_digest,
-                judge_version=row.judge_version,
-                vote=row.vote,
-                bundle=row.bundle,
-                criterion=row.criterion,
-                verdict=row.verdict,
-                status=row.status,
-                reason=row.reason,
-            )
-            for row in rows
-        }
+        counted: dict[str, VerdictRow] = {}
+        for row in self._database.run(lambda c: c.execute(query.order_by(verdicts.c.vote)).all()):
+            before = counted.get(row.request_digest)
+            if before is None or before.status != "ok":
+                counted[row.request_digest] = _verdict(row)
+        return counted
+
+
+def _verdict(row: sa.Row[Any]) -> VerdictRow:
+    return VerdictRow(
+        request_digest=row.request_digest,
+        judge_version=row.judge_version,
+        vote=row.vote,
+        bundle=row.bundle,
+        criterion=row.criterion,
+        verdict=row.verdict,
+        status=row.status,
+        reason=row.reason,
+    )

@@ -53,3 +53,13 @@ def test_many_at_once_in_any_order(books: Books) -> None:
 def test_a_reason_holds_whatever_the_answer_held(books: Books) -> None:
     books.verdicts.add([replace(ROW, reason="found 'a\0b \ud800'")])
     assert books.verdicts.of_bundles(["b"])["r"].reason == "found 'a\\0b \\ud800'"
+
+
+def test_a_failed_verdict_counts_until_a_later_vote_is_ok(books: Books) -> None:
+    failed = replace(ROW, verdict=None, status="failed", reason="the check broke")
+    books.verdicts.add([failed])
+    assert books.verdicts.of_bundles(["b"]) == {"r": failed}
+    books.verdicts.add([replace(failed, vote=1)])
+    assert books.verdicts.of_bundles(["b"])["r"].vote == 1
+    books.verdicts.add([replace(ROW, vote=2), replace(failed, vote=3)])
+    assert books.verdicts.of_bundles(["b"]) == {"r": replace(ROW, vote=2)}
