@@ -17,7 +17,7 @@ from eval_pipeline.settings import load_settings
 from eval_pipeline.store.artifacts import open_store
 from eval_pipeline.store.records import Records, open_records
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,6 @@ def test_scattered_cells_are_driven_by_one_process_and_each_once(served: Served,
     scattered(served, records, "scattered", trials=9, step=3)
 
 
-@pytest.mark.long
 def test_a_hundred_scattered_cells_of_four_hundred(served: Served, records: Records) -> None:
     scattered(served, records, "hundred", trials=200, step=4)
 
@@ -127,7 +126,6 @@ def test_cancelling_a_backfill_ends_its_sandboxes_and_opens_its_cells(served: Se
     assert set(served.statuses(experiment_of(keys)).values()) == {"missing"}
 
 
-@pytest.mark.long
 def test_cancelling_the_experiment_cancels_all_runs_of_its_backfill(served: Served, records: Records) -> None:
     keys = cancelled(served, "called-off", "slow", trials=5)
     backfill = served.backfill(keys[::2])
@@ -139,7 +137,6 @@ def test_cancelling_the_experiment_cancels_all_runs_of_its_backfill(served: Serv
     assert processes(records, [run["id"] for run in ended["runs"]]) == 1
 
 
-@pytest.mark.long
 def test_another_run_takes_over_when_the_leader_is_killed(served: Served, records: Records) -> None:
     keys = cancelled(served, "leaderless", "nap", trials=8)
     again = keys[::2]
@@ -182,7 +179,6 @@ def test_the_job_runs_what_has_no_valid_result(served: Served, records: Records)
     assert served.statuses(experiment_of(keys)) == {**dict.fromkeys(bad, "failed"), **dict.fromkeys(good, "materialized")}
 
 
-@pytest.mark.long
 def test_a_scoring_run_does_not_wait_for_backfills(served: Served, records: Records) -> None:
     names = ["long-a", "long-b", "long-c", "long-d", "long-e", "long-f"]
     cells = {name: cancelled(served, name, "slow", trials=1) for name in names}
