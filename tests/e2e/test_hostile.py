@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.project import Project
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 DISPATCH = """
 cd "$EVALS_OUTPUT"
