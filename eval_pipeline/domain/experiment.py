@@ -22,7 +22,7 @@ class DatasetSpec(Spec):
 
 
 class AppSpec(Spec):
-    """`app.yaml`. repo: a git repository, relative to the project; path: the app's folder in it."""
+    """`app.yaml`. repo: a git repository, relative to the folder that holds `worlds_src`; path: the app's folder in it."""
 
     name: Slug
     repo: str = "."

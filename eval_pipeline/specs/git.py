@@ -31,6 +31,10 @@ def _text(repo: Path, *args: str, problem: str, hint: str | None = None) -> str:
     return done.stdout.decode("utf-8", "surrogateescape").strip()
 
 
+def is_repository(path: Path) -> bool:
+    return _git(path, "rev-parse", "--git-dir").returncode == 0
+
+
 def resolve(repo: Path, ref: str) -> str:
     """The full commit SHA of `ref`; SpecError when there is no such commit."""
     if ref.startswith("-"):

@@ -13,6 +13,7 @@ from eval_pipeline.domain.world import WorldSpec
 from eval_pipeline.errors import NotFound, SpecError
 from eval_pipeline.scoring.checks import validate_check
 from eval_pipeline.scoring.prices import PriceBook, PriceRow
+from eval_pipeline.specs import git
 from eval_pipeline.specs.yaml_file import YamlFile, parse_model
 
 
@@ -95,7 +96,16 @@ class Library:
         return spec
 
     def app_repo(self, spec: AppSpec) -> Path:
-        return (self.root.parent / spec.repo).resolve()
+        """Relative to the folder that holds worlds_src; if that is no repository (a copy elsewhere), to the current folder,
+        then to this project's own."""
+        places = [(base / spec.repo).resolve() for base in (self.root.parent, Path.cwd(), Path(__file__).parents[2])]
+        found = next((place for place in places if git.is_repository(place)), None)
+        if found is None:
+            where = self._file(self.root / "app.yaml").where(("repo",))
+            raise SpecError(
+                f"repo: {spec.repo!r} is no git repository: {places[0]}", where=where, hint="write its path, absolute if need be"
+            )
+        return found
 
     def prices(self) -> PriceBook:
         """Empty when there is no file of them."""

@@ -171,7 +171,7 @@ WRONG: list[tuple[str, dict[str, Any], Callable[[Project], object], str, type[Sp
         SpecError,
     ),
     ("path", {}, lambda p: p.write("app.yaml", {"name": "tiny", "repo": "app", "path": "sub"}), "has no folder 'sub'", SpecError),
-    ("repo", {}, lambda p: p.write("app.yaml", {"name": "tiny", "repo": "nowhere"}), "x.yaml:5: arm 'a': there is no commit", SpecError),
+    ("repo", {}, lambda p: p.write("app.yaml", {"name": "tiny", "repo": "nowhere"}), "app.yaml:2: repo: 'nowhere' is no git repository", SpecError),
     ("no app", {}, lambda p: (p.worlds / "app.yaml").unlink(), "worlds_src/app.yaml: can't be read: No such file", SpecError),
     ("nothing", {}, lambda p: p.write("datasets/all.yaml", {"name": "all", "cases": ["*", "v.*"]}), "all.yaml:4: 'v.\\*' selects no", SpecError),
     ("no tag", {}, lambda p: p.write("datasets/all.yaml", {"name": "all", "cases": ["tag:z"]}), "all.yaml:3: 'tag:z' selects no", SpecError),
