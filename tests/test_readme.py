@@ -14,6 +14,7 @@ from eval_pipeline.domain.app import AppManifest
 from eval_pipeline.domain.canonical import canonical_json
 from eval_pipeline.domain.case import CaseSpec
 from eval_pipeline.domain.cell import Outcome
+from eval_pipeline.domain.experiment import ExperimentSpec
 from eval_pipeline.domain.world import WorldSpec
 from eval_pipeline.scoring.checks import validate_check
 
@@ -74,7 +75,7 @@ def test_links_and_pictures_exist() -> None:
 
 
 def test_the_examples_are_valid() -> None:
-    models = {"title": WorldSpec, "prompt": CaseSpec, "image": AppManifest}
+    models = {"title": WorldSpec, "prompt": CaseSpec, "image": AppManifest, "arms": ExperimentSpec}
     seen: set[str] = set()
     for kind, text in BLOCKS:
         if kind == "yaml":

@@ -232,10 +232,10 @@ def provisional_reasons(arms: Mapping[str, ArmSummary]) -> list[str]:
     reasons: list[str] = []
     share = sum(arm.mean.n_cells for arm in arms.values()) / planned
     if share < MIN_VALID - _SLACK:
-        reasons.append(f"{share:.1%} of {planned} cells are valid, {MIN_VALID:.0%} are needed")
+        reasons.append(f"{share:.1%} of {planned} cells have a score, {MIN_VALID:.0%} are needed")
     for name, arm in arms.items():
         if lacking := arm.mean.n_cases_planned - arm.mean.n_cases:
-            reasons.append(f"{name}: {lacking} of {arm.mean.n_cases_planned} cases have no valid cell")
+            reasons.append(f"{name}: {lacking} of {arm.mean.n_cases_planned} cases have no scored cell")
     rates = [arm.infra_rate for arm in arms.values()]
     if max(rates) - min(rates) > MAX_INFRA_GAP + _SLACK:
         reasons.append(f"infrastructure failures differ between arms: {min(rates):.1%} to {max(rates):.1%}, 2 points are allowed")

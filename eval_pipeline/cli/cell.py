@@ -4,6 +4,7 @@ import json
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,9 @@ def logs(settings: Settings, key: str, transcript: bool, as_json: bool) -> None:
         for name, text in texts.items():
             if not transcript:
                 note(f"--- {name.removeprefix('logs/')}")
-            click.echo(harmless(text), nl=not text.endswith("\n"))
+            click.echo(harmless(text) if text else "(empty)", nl=not text.endswith("\n"))
+        if cell.error:
+            note(f"error: {harmless(cell.error)}")
 
     emit({"cell": str(cell.key), "logs": texts}, as_json, people)
 
@@ -117,9 +120,10 @@ def _cell(settings: Settings, key: str) -> Iterator[ScoredCell]:
     except ValueError as error:
         raise SpecError(str(error), hint="`evals experiment cells EXPERIMENT` lists them") from None
     with open_records(settings) as records:
-        found = load_table(records, records.ledger.experiment(parsed.experiment), [key])
+        experiment = records.ledger.experiment(parsed.experiment)  # its name will do
+        found = load_table(records, experiment, [str(replace(parsed, experiment=experiment.id))])
         if not found:
-            raise NotFound(f"there is no cell {key!r}", hint=f"`evals experiment cells {parsed.experiment}` lists them")
+            raise NotFound(f"there is no cell {key!r}", hint=f"`evals experiment cells {experiment.id}` lists them")
         yield found[0]
 
 

@@ -172,7 +172,7 @@ def cells(settings: Settings, name: str, states: tuple[str, ...], arm: str | Non
     columns = ["cell", "state", "outcome", "score", "cost_usd", "latency_s", "attempts", "error"]
     people = [
         [
-            str(c.key).partition("/")[2],
+            str(c.key),
             c.state,
             c.view.outcome,
             c.score,
@@ -228,6 +228,9 @@ def cancel(settings: Settings, name: str, as_json: bool) -> None:
 
     with open_records(settings) as records:
         row = records.ledger.experiment(name)
+        if records.views.tallies(row.id)[row.id].n_done == row.n_cells:
+            emit({"experiment": row.id, "working": False}, as_json, lambda: click.echo(f"{row.id} is done; nothing to cancel"))
+            return
         records.ledger.request_cancel(row.id)
         working = bool(records.leases.engines_of(row.id))
     data = {"experiment": row.id, "working": working}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from eval_pipeline.cli.launch import Launched
     from eval_pipeline.store.ledger import ExperimentRow
     from eval_pipeline.store.records import Records
-    from eval_pipeline.store.views import Tally
 
 
 @click.command("run")
@@ -44,6 +44,11 @@ def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fres
             note("--fresh changes nothing: no ref has moved, so this is the same experiment")
         if planned.resumes is not None:
             note(f"resuming {experiment.id}: {planned.n_done} of {planned.n_cells} cells are done already")
+        rescored = planned.resumes is not None and planned.resumes.score.digest != locked.score.digest
+        if rescored:
+            note("the rubric, the policy or a price has changed: its cells are judged again, none is run again")
+        if planned.n_done == planned.n_cells and not rescored:
+            return _report(records, experiment, as_json, resumed=True)
         launched = launch(settings, experiment)
         return _follow(records, experiment, launched, wait, timeout_s, as_json, resumed=planned.resumes is not None)
 
@@ -92,7 +97,7 @@ def rerun(
             note("nothing to run")
             return _report(records, experiment, as_json, resumed=True)
         launched = launch(settings, experiment, open_keys)
-        return _follow(records, experiment, launched, wait, timeout_s, as_json, resumed=True)
+        return _follow(records, experiment, launched, wait, timeout_s, as_json, resumed=True, keys=open_keys)
 
 
 def _chosen(records: Records, experiment: ExperimentRow, keys: tuple[str, ...]) -> list[str]:
@@ -115,7 +120,9 @@ def _follow(
     as_json: bool,
     *,
     resumed: bool,
+    keys: Sequence[str] = (),
 ) -> int:
+    """keys: the cells that were asked for; empty means all of them."""
     from eval_pipeline.cli.launch import Watch
 
     note(f"{experiment.id}: engine started, process {launched.process.pid}; its log: {launched.log}")
@@ -123,7 +130,7 @@ def _follow(
         note(f"watch: evals experiment status {experiment.id} --watch")
         return _report(records, experiment, as_json, resumed=resumed)
     ended = Watch(records, experiment, launched, timeout_s).run()
-    return _report(records, experiment, as_json, resumed=resumed, waited=True, ended=ended, log=str(launched.log))
+    return _report(records, experiment, as_json, resumed=resumed, waited=True, ended=ended, log=str(launched.log), keys=keys)
 
 
 def _report(
@@ -135,8 +142,12 @@ def _report(
     waited: bool = False,
     ended: bool = True,
     log: str | None = None,
+    keys: Sequence[str] = (),
 ) -> int:
-    """Print the counts. The exit code is 0 unless somebody waited: then 1 when cells have no valid result, 3 for want of budget."""
+    """Print the counts. The exit code is 0 unless somebody waited: then 1 when cells have no valid result, 3 for want of budget.
+
+    keys: only these cells decide the exit code; empty means all.
+    """
     row = records.ledger.experiment(experiment.id)
     tally = records.views.tallies(row.id)[row.id]
     n_failed = tally.states.get(CellState.FAILED, 0)
@@ -148,7 +159,12 @@ def _report(
         "n_open": row.n_cells - tally.n_done - n_failed,
         "resumed": resumed,
     }
-    failure = _failure(records, row, tally, ended, log) if waited and tally.n_done < row.n_cells else None
+    n_wanted = len(keys) or row.n_cells
+    n_missing = (
+        n_wanted - len(set(records.views.keys(row.id, [CellState.DONE])).intersection(keys)) if keys else n_wanted - tally.n_done
+    )
+    missing = f"{n_missing} of {n_wanted} cells have no valid result"
+    failure = _failure(records, row, missing, ended, log) if waited and n_missing else None
 
     def people() -> None:
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(tally.outcomes.items()))
@@ -158,8 +174,7 @@ def _report(
     return 0 if failure is None else 3 if failure.code == "budget_exceeded" else 1
 
 
-def _failure(records: Records, row: ExperimentRow, tally: Tally, ended: bool, log: str | None) -> Failure:
-    missing = f"{row.n_cells - tally.n_done} of {row.n_cells} cells have no valid result"
+def _failure(records: Records, row: ExperimentRow, missing: str, ended: bool, log: str | None) -> Failure:
     if not ended:
         return Failure("unfinished", f"{missing} yet; the run goes on", f"evals experiment status {row.id} --watch")
     if row.cancel_requested_at is not None:

@@ -88,6 +88,8 @@ class Watch:
         self._interrupts += 1
         if self._interrupts == 1:
             self._records.ledger.request_cancel(self._experiment.id)
-            note("\ncancelling: sandboxes are being ended and their cells opened again; press Ctrl-C again to leave it to itself")
+            note(
+                "\ncancelling: sandboxes are being ended and their cells opened again; press Ctrl-C again to leave that to itself"
+            )
         else:
-            note(f"\ndetached; it goes on alone. Watch: evals experiment status {self._experiment.id}")
+            note(f"\ndetached; the cancel goes on without you. Look: evals experiment status {self._experiment.id}")

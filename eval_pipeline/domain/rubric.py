@@ -46,7 +46,7 @@ class Criterion(Spec):
 class Rubric(Spec):
     """pass_at: the score from which a cell passes, 1.0 when omitted."""
 
-    pass_at: float = 1.0
+    pass_at: Annotated[float, Field(le=1)] = 1.0
     criteria: tuple[Criterion, ...]
 
     @model_validator(mode="after")

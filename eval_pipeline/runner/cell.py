@@ -248,7 +248,7 @@ class _Attempt:
 
     def _stop_if_cancelled(self) -> None:
         if self.context.cancelled():
-            raise Cancelled(f"{self.claim.key}: cancelled on request")
+            raise Cancelled("cancelled on request")
 
     async def _result(self, state: CommandState, stop: Stop | None, persisted: Persisted, hit: Sequence[Limit]) -> AttemptResult:
         decision = decide(

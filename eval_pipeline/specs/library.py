@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from eval_pipeline.domain.case import Case, CaseSpec
 from eval_pipeline.domain.experiment import AppSpec, DatasetSpec, ExperimentSpec
@@ -30,6 +31,9 @@ class Library:
         self.root = worlds_dir
 
     def world_names(self) -> list[str]:
+        if not self.root.is_dir():
+            hint = "run the command in the project's folder, or name another worlds_src in EVALS_WORLDS_DIR"
+            raise NotFound(f"there is no folder {self.root}", hint=hint)
         folder = self.root / "worlds"
         return sorted(path.parent.name for path in folder.glob("*/world.yaml")) if folder.is_dir() else []
 
@@ -45,11 +49,13 @@ class Library:
 
     def cases(self, world: str) -> list[Case]:
         """The world's cases by id."""
-        folder = self.world(world).folder / "cases"
+        owner = self.world(world)
+        folder = owner.folder / "cases"
         found: dict[str, tuple[Case, YamlFile]] = {}
         for path in sorted(folder.glob("*.yaml")):
             file = self._file(path)
             case = Case(world=world, spec=_parse_case(file))
+            _check_citations(file, case.spec, owner)
             if case.spec.id in found:
                 other = found[case.spec.id][1].where(("id",))
                 raise SpecError(f"the case id {case.spec.id!r} is already taken at {other}", where=file.where(("id",)))
@@ -154,6 +160,36 @@ def _parse_case(file: YamlFile) -> CaseSpec:
             except ValueError as error:
                 raise SpecError(str(error), where=file.where(("rubric", "criteria", index, "check"))) from None
     return spec
+
+
+def _check_citations(file: YamlFile, case: CaseSpec, world: World) -> None:
+    """A citation of a document that the world lacks could never be judged."""
+    for index, criterion in enumerate(case.rubric.criteria):
+        for document in _cited(criterion.check):
+            if not any(place.is_file() for place in _places(world, document)):
+                where = file.where(("rubric", "criteria", index, "check"))
+                raise SpecError(f"cites {document!r}, which the world {world.spec.id!r} does not have", where=where)
+
+
+def _cited(check: Any) -> Iterator[str]:
+    """The documents of every `cites` in a check, however deep it stands."""
+    if isinstance(check, list):
+        for part in check:
+            yield from _cited(part)
+    if isinstance(check, dict):
+        for name, argument in check.items():
+            if name == "cites":
+                yield argument if isinstance(argument, str) else argument["document"]
+            else:
+                yield from _cited(argument)
+
+
+def _places(world: World, document: str) -> list[Path]:
+    """Where a document named as in the snapshot, or relative to one of its parts, stands in the world's folder."""
+    places = [world.folder / document]
+    for part, path in world.spec.parts().items():
+        places += [world.folder / path / document, world.folder / path / document.removeprefix(f"{part}/")]
+    return places
 
 
 def _selects(pattern: str, case: Case) -> bool:

@@ -52,7 +52,7 @@ class Ledger:
             }
             created = c.execute(insert(experiments).values(row).on_conflict_do_nothing().returning(experiments.c.id)).first()
             if created is None:
-                change = {**presentation, "cancel_requested_at": None, "archived_at": None}
+                change = {**presentation, "cancel_requested_at": None, "archived_at": None, "ran_at": sa.func.now()}
                 c.execute(sa.update(experiments).where(experiments.c.id == run.experiment_id).values(change))
                 return False
             rows = [
@@ -65,9 +65,11 @@ class Ledger:
         return self._run(work)
 
     def experiment(self, name: str) -> ExperimentRow:
-        """By id, or by name (the newest of that name). Raises NotFound."""
-        matches = sa.or_(experiments.c.id == name, experiments.c.name == name)
-        rows = self._experiments(sa.select(experiments).where(matches).order_by(experiments.c.created_at.desc()))
+        """By id, by name (of several the one that was run last), or by the beginning of an id. Raises NotFound."""
+        matches = sa.or_(experiments.c.id == name, experiments.c.name == name, experiments.c.id.startswith(name, autoescape=True))
+        found = self._experiments(sa.select(experiments).where(matches).order_by(experiments.c.ran_at.desc()))
+        named = [row for row in found if row.name == name]
+        rows = named or (found if len(found) == 1 or any(row.id == name for row in found) else [])
         exact = [row for row in rows if row.id == name]
         if not rows:
             known = ", ".join(row.id for row in self.experiments()[:10])

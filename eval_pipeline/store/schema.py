@@ -87,6 +87,7 @@ experiments = sa.Table(
     sa.Column("committed_usd", Money, nullable=False, server_default="0"),  # spent and reserved, over all attempts
     sa.Column("n_cells", sa.Integer, nullable=False),
     _now("created_at"),
+    _now("ran_at"),  # when its file was run last
     sa.Column("cancel_requested_at", Time),
     sa.Column("archived_at", Time),
     sa.Index("ix_experiments_source", "name", "source_digest"),

@@ -76,7 +76,7 @@ def test_what_is_not_judged_is_missing_and_counted() -> None:
     assert (arm.score, arm.n_not_judged, arm.n_valid, arm.n_infra) == (1.0, 1, 2, 0)
     assert (arm.bound_low, arm.bound_high) == (0.5, 1.0)
     assert made.status == "provisional"
-    assert any("x: 1 of 2 cases have no valid cell" in reason for reason in made.reasons)
+    assert any("x: 1 of 2 cases have no scored cell" in reason for reason in made.reasons)
     assert arm.pass_rate == 1.0
 
 

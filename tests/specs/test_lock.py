@@ -256,8 +256,23 @@ def test_datasets_select_by_name_glob_and_tag(project: Project) -> None:
 
 
 def test_a_folder_without_anything_has_nothing(tmp_path: Path) -> None:
+    (tmp_path / "worlds_src").mkdir()
     library = Library(tmp_path / "worlds_src")
     assert (library.world_names(), library.dataset_names(), library.all_cases(), library.prices().rows) == ([], [], [], ())
+
+
+def test_no_folder_at_all_is_said(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="there is no folder"):
+        Library(tmp_path / "worlds_src").all_cases()
+
+
+def test_a_citation_of_a_document_that_is_not_there_is_refused(project: Project) -> None:
+    quote = {"id": "q", "text": "Quotes", "points": 1, "check": {"any": [{"contains": "x"}, {"cites": "documents/gone.txt"}]}}
+    project.case("bad", criteria=[quote])
+    with pytest.raises(SpecError, match=r"bad.yaml:\d+: cites 'documents/gone.txt'"):
+        Library(project.worlds).all_cases()
+    project.case("bad", criteria=[{**quote, "check": {"cites": {"document": "documents/lease.txt", "quote": "60 days"}}}])
+    assert "bad" in [case.spec.id for case in Library(project.worlds).all_cases()]
 
 
 # ---- git

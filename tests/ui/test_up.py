@@ -11,7 +11,7 @@ from support.places import short_dir
 from support.project import Project
 from ui.served import Served
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def processes_of(state: Path) -> list[str]:
@@ -69,7 +69,6 @@ def test_a_taken_port_is_said_before_anything_starts(served: Served) -> None:
     assert f"port {served.port} of 127.0.0.1 is taken" in said and "starting" not in said
 
 
-@pytest.mark.long
 def test_a_run_of_the_ui_goes_on_after_a_restart_and_no_agent_is_started_twice(state_dir: Path) -> None:
     with short_dir() as root:
         project = Project(root, state_dir / "s")

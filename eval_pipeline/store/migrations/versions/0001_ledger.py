@@ -91,6 +91,7 @@ CREATE TABLE evals.experiments (
     committed_usd NUMERIC DEFAULT '0' NOT NULL,
     n_cells INTEGER NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    ran_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     cancel_requested_at TIMESTAMP WITH TIME ZONE,
     archived_at TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (id),
