@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from eval_pipeline.domain.base import Spec
 from eval_pipeline.domain.ids import Slug
 
 Argv = Annotated[tuple[str, ...], Field(min_length=1)]
+
+PACKAGE_INDEX = "package-index"
+"""Stands in `build_egress` for the hosts of pip's and npm's own configuration."""
 
 _ENDPOINT = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?:[1-9][0-9]{0,4}")
 
@@ -21,18 +24,79 @@ def _endpoint(value: str) -> str:
     return value
 
 
+def _build_endpoint(value: str) -> str:
+    return value if value == PACKAGE_INDEX else _endpoint(value)
+
+
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
+BuildEndpoint = Annotated[str, AfterValidator(_build_endpoint)]
 
 
-class ImageSpec(Spec):
-    """base `host`: this machine's /usr, the running interpreter and the wheels of `requirements` (a pip lock with hashes)."""
+class _Grown(Spec):
+    """A field that came later is left out of what is stored and hashed while it has its default: old identities stay."""
 
-    base: Literal["host"]
+    @model_serializer(mode="wrap")
+    def _without_unused(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = handler(self)
+        unused = [name for name in self._later() if getattr(self, name) == type(self).model_fields[name].get_default()]
+        return {name: value for name, value in data.items() if name not in unused}
+
+    @classmethod
+    def _later(cls) -> tuple[str, ...]:
+        raise NotImplementedError
+
+
+class ImageSpec(_Grown):
+    """base `host`: this machine's /usr, the running interpreter and the wheels of `requirements` (a pip lock with hashes).
+
+    dockerfile: a path in the app's folder, for a backend that builds images from one.
+    """
+
+    base: Literal["host"] | None = None
     requirements: str | None = None
+    dockerfile: str | None = None
+
+    @classmethod
+    def _later(cls) -> tuple[str, ...]:
+        return ("dockerfile",)
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.base is None) == (self.dockerfile is None):
+            raise ValueError("write either `base: host` or `dockerfile: PATH`")
+        if self.requirements is not None and self.base is None:
+            raise ValueError("`requirements` belongs to `base: host`; a Dockerfile installs its own")
+        return self
 
 
-class SecretNames(Spec):
+class SecretNames(_Grown):
+    build: tuple[str, ...] = ()
     agent: tuple[str, ...] = ()
+
+    @classmethod
+    def _later(cls) -> tuple[str, ...]:
+        return ("build",)
+
+
+class ServicesSpec(Spec):
+    """up: stays in the foreground and ends with the code of the first service that died; or exits 0 with services of its own left.
+
+    ready: exits 0 once all answer; asked again until `ready_timeout_s`. compose: a file, in place of the three commands.
+    """
+
+    up: Argv | None = None
+    ready: Argv | None = None
+    down: Argv | None = None
+    compose: str | None = None
+    ready_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.up is None) == (self.compose is None):
+            raise ValueError("write either `up: [COMMAND]` or `compose: FILE`")
+        if self.compose is not None and (self.ready is not None or self.down is not None):
+            raise ValueError("`ready` and `down` belong to `up`; compose has health checks of its own")
+        return self
 
 
 class Resources(Spec):
@@ -41,14 +105,30 @@ class Resources(Spec):
     disk_mib: Annotated[int, Field(ge=16)] = 1024
 
 
-class AppManifest(Spec):
-    """Commands run in the app's folder. build: once per commit; restore: once per (commit, world); agent: per attempt."""
+class AppManifest(_Grown):
+    """Commands run in the app's folder.
+
+    build: once per image, on the branch's head or an older commit. reset: once per commit, after its checkout over an image; without
+    it `build` runs again. restore: once per (commit, world). services, agent, dump: per attempt.
+    dump: writes the state in world format below /out/state; a link to a path below /world stands for that file, unchanged.
+    schema_version: of the records and permissions that `dump` writes. restores: the versions that `restore` can load; None: any.
+    """
 
     name: Slug
     image: ImageSpec
     build: Argv | None = None
+    build_egress: tuple[BuildEndpoint, ...] = ()
+    reset: Argv | None = None
     restore: Argv | None = None
+    services: ServicesSpec | None = None
+    dump: Argv | None = None
+    schema_version: int | None = None
+    restores: tuple[int, ...] | None = None
     agent: Argv
     secrets: SecretNames = SecretNames()
     egress: tuple[Endpoint, ...] = ()
     resources: Resources = Resources()
+
+    @classmethod
+    def _later(cls) -> tuple[str, ...]:
+        return ("build_egress", "reset", "services", "dump", "schema_version", "restores")
