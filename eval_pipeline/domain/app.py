@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -33,17 +33,15 @@ BuildEndpoint = Annotated[str, AfterValidator(_build_endpoint)]
 
 
 class _Grown(Spec):
-    """A field that came later is left out of what is stored and hashed while it has its default: old identities stay."""
+    """A field of `_LATER` is left out of what is stored and hashed while it has its default: old identities stay."""
+
+    _LATER: ClassVar[tuple[str, ...]] = ()
 
     @model_serializer(mode="wrap")
     def _without_unused(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = handler(self)
-        unused = [name for name in self._later() if getattr(self, name) == type(self).model_fields[name].get_default()]
+        unused = [name for name in self._LATER if getattr(self, name) == type(self).model_fields[name].get_default()]
         return {name: value for name, value in data.items() if name not in unused}
-
-    @classmethod
-    def _later(cls) -> tuple[str, ...]:
-        raise NotImplementedError
 
 
 class ImageSpec(_Grown):
@@ -52,13 +50,11 @@ class ImageSpec(_Grown):
     dockerfile: a path in the app's folder, for a backend that builds images from one.
     """
 
+    _LATER = ("dockerfile",)
+
     base: Literal["host"] | None = None
     requirements: str | None = None
     dockerfile: str | None = None
-
-    @classmethod
-    def _later(cls) -> tuple[str, ...]:
-        return ("dockerfile",)
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -70,12 +66,10 @@ class ImageSpec(_Grown):
 
 
 class SecretNames(_Grown):
+    _LATER = ("build",)
+
     build: tuple[str, ...] = ()
     agent: tuple[str, ...] = ()
-
-    @classmethod
-    def _later(cls) -> tuple[str, ...]:
-        return ("build",)
 
 
 class ServicesSpec(Spec):
@@ -114,6 +108,8 @@ class AppManifest(_Grown):
     schema_version: of the records and permissions that `dump` writes. restores: the versions that `restore` can load; None: any.
     """
 
+    _LATER = ("build_egress", "reset", "services", "dump", "schema_version", "restores")
+
     name: Slug
     image: ImageSpec
     build: Argv | None = None
@@ -128,7 +124,3 @@ class AppManifest(_Grown):
     secrets: SecretNames = SecretNames()
     egress: tuple[Endpoint, ...] = ()
     resources: Resources = Resources()
-
-    @classmethod
-    def _later(cls) -> tuple[str, ...]:
-        return ("build_egress", "reset", "services", "dump", "schema_version", "restores")
