@@ -61,6 +61,7 @@ snapshots = sa.Table(
     sa.Column("manifest", JSONB, nullable=False),
     sa.Column("size_bytes", sa.BigInteger, nullable=False),
     sa.Column("n_files", sa.Integer, nullable=False),
+    sa.Column("made_with", JSONB),  # the app, commit and schema version it was saved from; null when it was written by hand
     _now("created_at"),
 )
 
@@ -154,4 +155,43 @@ verdicts = sa.Table(
     sa.Column("reason", sa.Text),
     _now("created_at"),
     sa.Index("ix_verdicts_bundle", "bundle"),
+)
+
+layers = sa.Table(
+    "layers",
+    metadata,
+    sa.Column("backend", sa.Text, primary_key=True),
+    sa.Column("place", sa.Text, primary_key=True),  # where its ref means something: a host, a cloud environment
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("app", sa.Text, nullable=False),
+    sa.Column("base", sa.Text, nullable=False),  # key of what the image stands on: interpreter and locked wheels, or a Dockerfile
+    sa.Column("commit", sa.Text),  # null for a working tree
+    sa.Column("tree", sa.Text, nullable=False),
+    sa.Column("world", sa.Text),  # snapshot digest of a prepared layer
+    sa.Column("ref", sa.Text, nullable=False),
+    sa.Column("digest", sa.Text),
+    sa.Column("size_bytes", sa.BigInteger),
+    sa.Column("built_s", sa.Double, nullable=False),
+    sa.Column("state", sa.Text),  # artifact of the app's own dump of a prepared layer
+    sa.Column("expires_at", Time),
+    _now("created_at"),
+    _now("used_at"),
+    sa.Index("ix_layers_images", "backend", "place", "app", "kind"),
+)
+
+warm_sandboxes = sa.Table(
+    "warm_sandboxes",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("backend", sa.Text, nullable=False),
+    sa.Column("place", sa.Text, nullable=False),
+    sa.Column("spec_digest", sa.Text, nullable=False),  # layers, world, manifest and secret versions: what a cell must match
+    sa.Column("app", sa.Text, nullable=False),
+    sa.Column("world", sa.Text, nullable=False),
+    sa.Column("ready_s", sa.Double),  # from its creation to its services' answer; null while it starts
+    sa.Column("expires_at", Time, nullable=False),
+    sa.Column("attempt_id", sa.BigInteger),  # who took it
+    _now("created_at"),
+    sa.Index("ix_warm_sandboxes_spec", "spec_digest"),
 )
