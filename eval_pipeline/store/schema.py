@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB, UUID
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, UUID
 
 SCHEMA = "evals"
 metadata = sa.MetaData(schema=SCHEMA)
@@ -169,6 +169,7 @@ layers = sa.Table(
     sa.Column("commit", sa.Text),  # null for a working tree
     sa.Column("tree", sa.Text, nullable=False),
     sa.Column("world", sa.Text),  # snapshot digest of a prepared layer
+    sa.Column("parents", ARRAY(sa.Text), nullable=False),  # keys, lowest first
     sa.Column("ref", sa.Text, nullable=False),
     sa.Column("digest", sa.Text),
     sa.Column("size_bytes", sa.BigInteger),

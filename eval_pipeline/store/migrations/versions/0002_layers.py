@@ -23,6 +23,7 @@ CREATE TABLE evals.layers (
     commit TEXT,
     tree TEXT NOT NULL,
     world TEXT,
+    parents TEXT[] NOT NULL,
     ref TEXT NOT NULL,
     digest TEXT,
     size_bytes BIGINT,
