@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -33,18 +33,35 @@ class Database:
         self._patience_s = patience_s
         self._on_outage = on_outage
         self.engine = sa.create_engine(url, pool_size=pool_size, max_overflow=0, pool_pre_ping=False, pool_recycle=1800)
+        self._steps = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     def run(self, work: Callable[[sa.Connection], Result]) -> Result:
         """`work` in one transaction, repeated while Postgres is away, so it must be idempotent under its own commit.
 
         Raises LedgerUnavailable after `patience_s` seconds without an answer.
         """
+
+        def transaction() -> Result:
+            with self.engine.begin() as connection:
+                return work(connection)
+
+        return self._patiently(transaction)
+
+    def step(self, statement: sa.TextClause, values: Mapping[str, object]) -> Any:
+        """One statement, a transaction by itself; the first value it returns, None when it returns no row. Repeated as in `run`."""
+
+        def once() -> Any:
+            with self._steps.connect() as connection:
+                return connection.execute(statement, values).scalar()
+
+        return self._patiently(once)
+
+    def _patiently(self, once: Callable[[], Result]) -> Result:
         deadline = time.monotonic() + self._patience_s
         pause_s = 0.05
         while True:
             try:
-                with self.engine.begin() as connection:
-                    return work(connection)
+                return once()
             except DBAPIError as error:
                 if not _is_outage(error):
                     raise

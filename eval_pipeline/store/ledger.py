@@ -12,7 +12,8 @@ from sqlalchemy.dialects.postgresql import insert
 from eval_pipeline.domain.cell import AttemptResult, CellState, Outcome
 from eval_pipeline.domain.lock import RunLock, ScoreLock
 from eval_pipeline.errors import BudgetExceeded, Cancelled, FenceLost, NotFound
-from eval_pipeline.store.database import Database, storable, storable_json
+from eval_pipeline.store import steps
+from eval_pipeline.store.database import Database, storable
 from eval_pipeline.store.rows import Claim, ExperimentRow, OpenAttempt, read_attempt, read_experiment, read_snapshot
 from eval_pipeline.store.schema import attempts, cells, engines, experiments, hosts, installation, score_locks, snapshots
 from eval_pipeline.store.snapshots import Snapshot
@@ -154,6 +155,13 @@ class Ledger:
 
         Raises Cancelled, BudgetExceeded (the reservation does not fit) or FenceLost.
         """
+        if claim.open_attempt is None:
+            sandbox = name_sandbox(1)
+            first = steps.begin_first(
+                self.database, claim, backend=backend, sandbox=sandbox, host_id=host_id, reserve_usd=reserve_usd
+            )
+            if first is not None:
+                return OpenAttempt(id=first, number=1, sandbox=sandbox, host_id=host_id, agent_started_at=None)
 
         def work(c: sa.Connection) -> OpenAttempt:
             begun = sa.case((cells.c.state == CellState.DONE, cells.c.state), else_=CellState.SETUP)
@@ -184,19 +192,14 @@ class Ledger:
     def agent_started(self, claim: Claim, attempt_id: int, deadline_in_s: float) -> float:
         """Mark the start, once, and set the deadline, once. Returns the seconds left until it, by Postgres' clock."""
 
-        def work(c: sa.Connection) -> float:
-            _hold(c, claim, state=CellState.RUNNING)
-            now = sa.func.clock_timestamp()
-            start = sa.func.coalesce(attempts.c.agent_started_at, now)
-            deadline = sa.func.coalesce(attempts.c.deadline_at, now + sa.func.make_interval(0, 0, 0, 0, 0, 0, deadline_in_s))
-            change = sa.update(attempts).where(attempts.c.id == attempt_id).values(agent_started_at=start, deadline_at=deadline)
-            left = sa.extract("epoch", attempts.c.deadline_at - now)
-            return float(c.execute(change.returning(left)).scalar_one())
-
-        return self._run(work)
+        left_s = steps.agent_started(self.database, claim, attempt_id, deadline_in_s)
+        if left_s is None:
+            raise _fence_lost(claim)
+        return left_s
 
     def persisting(self, claim: Claim) -> None:
-        self._run(lambda c: _hold(c, claim, state=CellState.PERSISTING))
+        if not steps.persisting(self.database, claim):
+            raise _fence_lost(claim)
 
     def finish_attempt(self, claim: Claim, attempt_id: int, result: AttemptResult, *, last: bool) -> None:
         """End the attempt and advance the cell by compare-and-set. last: no further attempt follows an infrastructure failure.
@@ -212,35 +215,8 @@ class Ledger:
             else CellState.OPEN
         )
 
-        def work(c: sa.Connection) -> None:
-            _hold(c, claim)
-            change = (
-                sa.update(attempts)
-                .where(attempts.c.id == attempt_id, attempts.c.ended_at.is_(None))
-                .values(
-                    ended_at=sa.func.clock_timestamp(),
-                    outcome=result.outcome,
-                    error=storable(result.error),
-                    error_class=result.error_class,
-                    bundle=result.bundle,
-                    usage=storable_json(result.usage),
-                    usage_source=result.usage_source,
-                    cost_usd=result.cost_usd,
-                    price_version=result.price_version,
-                    latency_s=result.latency_s,
-                    evidence=storable_json(result.evidence),
-                )
-                .returning(attempts.c.reserved_usd)
-            )
-            reserved = c.execute(change).scalar()
-            if reserved is None:  # ended before, when the answer to that commit was lost
-                return
-            valid = {"attempt_id": attempt_id} if result.outcome.valid else {}
-            _hold(c, claim, state=state, outcome=result.outcome, **valid)
-            if result.cost_usd is not None:
-                _commit_usd(c, claim.key, result.cost_usd, reserved)
-
-        self._run(work)
+        if not steps.finish(self.database, claim, attempt_id, result, state):
+            raise _fence_lost(claim)
 
     def release(self, engine_id: str) -> None:
         """Give back every cell the engine still owns; those in mid-flight keep their open attempt for the next engine."""
@@ -301,8 +277,12 @@ def _hold(c: sa.Connection, claim: Claim, **values: Any) -> str:
     change = sa.update(cells).where(held).values(updated_at=sa.func.now(), **values).returning(cells.c.state)
     state = c.execute(change).scalar()
     if state is None:
-        raise FenceLost(f"{claim.key}: another engine owns this cell now (our fence was {claim.fence})")
+        raise _fence_lost(claim)
     return state
+
+
+def _fence_lost(claim: Claim) -> FenceLost:
+    return FenceLost(f"{claim.key}: another engine owns this cell now (our fence was {claim.fence})")
 
 
 def _reserve(c: sa.Connection, key: str, amount_usd: Decimal) -> None:
@@ -317,8 +297,3 @@ def _reserve(c: sa.Connection, key: str, amount_usd: Decimal) -> None:
     c.execute(
         sa.update(experiments).where(experiments.c.id == row.id).values(committed_usd=experiments.c.committed_usd + amount_usd)
     )
-
-
-def _commit_usd(c: sa.Connection, key: str, cost_usd: Decimal, reserved_usd: Decimal) -> None:
-    total = experiments.c.committed_usd + cost_usd - reserved_usd
-    c.execute(sa.update(experiments).where(experiments.c.id == key.partition("/")[0]).values(committed_usd=total))

@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import JSONB
 
 from eval_pipeline.store.database import Database, storable
 from eval_pipeline.store.schema import verdicts
+
+_ADD = sa.text("""
+insert into evals.verdicts (request_digest, judge_version, vote, bundle, criterion, verdict, status, reason)
+select request_digest, judge_version, vote, bundle, criterion, verdict, status, reason from jsonb_to_recordset(:rows) as given(
+  request_digest text, judge_version text, vote int, bundle text, criterion text, verdict double precision, status text, reason text)
+on conflict do nothing returning vote""").bindparams(sa.bindparam("rows", type_=JSONB))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +39,7 @@ class Verdicts:
         """Rows that are there already stay as they are."""
         values = [{**row.__dict__, "reason": storable(row.reason)} for row in rows]
         if values:
-            self._database.run(lambda c: c.execute(insert(verdicts).values(values).on_conflict_do_nothing()))
+            self._database.step(_ADD, {"rows": values})
 
     def of_bundles(self, bundles: Iterable[str]) -> dict[str, VerdictRow]:
         """By request digest the vote that counts: the first that is ok, else the last that failed."""

@@ -1,0 +1,106 @@
+"""What every cell writes on its way: each step one statement, so one round trip and one transaction, prepared once.
+
+A step that finds its claim gone, or what it must find otherwise, changes nothing and returns None: the ledger then finds out why.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
+
+from eval_pipeline.domain.cell import AttemptResult, CellState
+from eval_pipeline.store.database import Database, storable, storable_json
+from eval_pipeline.store.rows import Claim
+
+_HELD = "key = :key and fence = :fence and engine_id = cast(:engine as uuid)"
+
+# The rows are locked in the order cell, experiment, as everywhere
+_BEGIN_FIRST = sa.text(f"""
+with held as (
+  select key, experiment_id from evals.cells
+  where {_HELD} and state <> 'done' and not exists (select 1 from evals.attempts where cell_key = :key) for update
+), money as (
+  update evals.experiments e set committed_usd = committed_usd + :reserve from held
+  where e.id = held.experiment_id and cancel_requested_at is null and (budget_usd is null or committed_usd + :reserve <= budget_usd)
+  returning e.id
+), begun as (update evals.cells set state = 'setup', updated_at = now() from money where key = :key returning key)
+insert into evals.attempts (cell_key, number, fence, backend, sandbox, host_id, reserved_usd)
+select key, 1, :fence, :backend, :sandbox, :host, :reserve from begun
+returning id""")
+
+_AGENT_STARTED = sa.text(f"""
+with held as (update evals.cells set state = 'running', updated_at = now() where {_HELD} returning key)
+update evals.attempts set
+  agent_started_at = coalesce(agent_started_at, clock_timestamp()),
+  deadline_at = coalesce(deadline_at, clock_timestamp() + make_interval(secs => :deadline_in_s))
+from held where id = :attempt
+returning extract(epoch from deadline_at - clock_timestamp())""")
+
+_PERSISTING = sa.text(f"update evals.cells set state = 'persisting', updated_at = now() where {_HELD} returning key")
+
+_FINISH = sa.text(f"""
+with held as (select key, experiment_id from evals.cells where {_HELD} for update),
+ended as (
+  update evals.attempts set
+    ended_at = clock_timestamp(), outcome = :outcome, error = :error, error_class = :error_class, bundle = :bundle,
+    usage = :usage, usage_source = :usage_source, cost_usd = :cost, price_version = :price_version, latency_s = :latency_s,
+    evidence = :evidence
+  from held where id = :attempt and ended_at is null
+  returning reserved_usd
+), moved as (
+  update evals.cells set
+    state = :state, outcome = :outcome, attempt_id = case when :valid then :attempt else attempt_id end, updated_at = now()
+  from ended where key = :key
+), spent as (
+  update evals.experiments e set committed_usd = committed_usd + :cost - reserved_usd
+  from held, ended where e.id = held.experiment_id and :cost is not null
+)
+select key from held""").bindparams(
+    sa.bindparam("usage", type_=JSONB(none_as_null=True)),
+    sa.bindparam("evidence", type_=JSONB(none_as_null=True)),
+    sa.bindparam("cost", type_=sa.Numeric),
+)
+
+
+def begin_first(
+    database: Database, claim: Claim, *, backend: str, sandbox: str, host_id: str, reserve_usd: Decimal
+) -> int | None:
+    """The id of the cell's first attempt. None: it has one, is done or not ours, or the experiment has no money or is cancelled."""
+    values = {"backend": backend, "sandbox": sandbox, "host": host_id, "reserve": reserve_usd}
+    return database.step(_BEGIN_FIRST, {**_held(claim), **values})
+
+
+def agent_started(database: Database, claim: Claim, attempt_id: int, deadline_in_s: float) -> float | None:
+    """Seconds left until the deadline, by Postgres' clock."""
+    left = database.step(_AGENT_STARTED, {**_held(claim), "attempt": attempt_id, "deadline_in_s": deadline_in_s})
+    return None if left is None else float(left)
+
+
+def persisting(database: Database, claim: Claim) -> bool:
+    return database.step(_PERSISTING, _held(claim)) is not None
+
+
+def finish(database: Database, claim: Claim, attempt_id: int, result: AttemptResult, state: CellState) -> bool:
+    """False: the cell is not ours any more. An attempt that ended before stays as it is."""
+    values = {
+        "attempt": attempt_id,
+        "state": state,
+        "valid": result.outcome.valid,
+        "outcome": result.outcome,
+        "error": storable(result.error),
+        "error_class": result.error_class,
+        "bundle": result.bundle,
+        "usage": storable_json(result.usage),
+        "usage_source": result.usage_source,
+        "cost": result.cost_usd,
+        "price_version": result.price_version,
+        "latency_s": result.latency_s,
+        "evidence": storable_json(result.evidence),
+    }
+    return database.step(_FINISH, {**_held(claim), **values}) is not None
+
+
+def _held(claim: Claim) -> dict[str, object]:
+    return {"key": claim.key, "fence": claim.fence, "engine": claim.engine_id}
