@@ -6,18 +6,15 @@ thread starts; it forks once for each socket asked for. It ends when its parent 
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import os
 import socket
 import struct
 import threading
 
 from eval_pipeline.errors import SandboxError
+from eval_pipeline.sandbox.local import netns
 
 PORT = 3128
-_NS_GET_USERNS = 0xB701
-_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _BACKLOG = 128
 _REQUEST = struct.Struct("=iQ")  # the pid, and the inode its network namespace must have
 
@@ -68,9 +65,7 @@ def _listen(requests: socket.socket, pid: int, namespace: int) -> None:
         network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
         if os.fstat(network).st_ino != namespace:
             raise ProcessLookupError(f"process {pid} is another one by now")
-        owner = fcntl.ioctl(network, _NS_GET_USERNS)
-        _enter(owner, _CLONE_NEWUSER)
-        _enter(network, _CLONE_NEWNET)
+        netns.enter(network)
         with socket.socket() as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("127.0.0.1", PORT))
@@ -82,9 +77,3 @@ def _listen(requests: socket.socket, pid: int, namespace: int) -> None:
         os._exit(0)
     finally:
         os._exit(1)
-
-
-def _enter(namespace: int, kind: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).setns(namespace, kind):
-        number = ctypes.get_errno()
-        raise OSError(number, f"setns: {os.strerror(number)}")

@@ -19,6 +19,9 @@ Limits: what a sandbox writes (layers' changes, /out, /tmp, logs) is capped in s
 write fails with ENOSPC, a process is killed, or the whole sandbox is ended; `limits_hit` tells, also of a lost one, until
 `terminate`. A limit of the host or of a group above ours is none of these.
 
+Ports: what listens on 127.0.0.1 inside is reachable from there alone. `forward` leads one such port to the caller's machine, for
+people who look into a sandbox; a backend without a way to do so raises SandboxError.
+
 Errors: SandboxLost when the sandbox is gone, SandboxError for anything else that is ours; both are infrastructure.
 Paths are absolute inside the sandbox. Binary stays binary. `read` and `tail` never follow links and never block on a FIFO.
 """
@@ -26,6 +29,7 @@ Paths are absolute inside the sandbox. Binary stays binary. `read` and `tail` ne
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -58,6 +62,17 @@ class CommandState:
     phase: Phase
     exit_code: int | None = None
     elapsed_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a forwarded port is reached: on this machine's loopback, or at a tunnel's end."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +153,13 @@ class Sandbox(Protocol):
 
     async def collect(self, dest: Path) -> Collected:
         """Write /out and the commands' logs as one tar.gz to `dest`: `out/...`, `logs/<command>.stdout|stderr`."""
+        ...
+
+    def forward(self, port: int, at: int | None = None) -> AbstractAsyncContextManager[Address]:
+        """127.0.0.1:`port` inside, reachable at the address while the context lasts.
+
+        at: the port to take here; None: any free one. Raises SpecError when it is taken, SandboxError when there is no way in.
+        """
         ...
 
     async def limits_hit(self) -> Sequence[Limit]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from eval_pipeline.errors import SandboxError, SandboxLost
-from eval_pipeline.sandbox.base import OUTPUT_DIR, Collected, CommandState, Limit, Phase
-from eval_pipeline.sandbox.local import bundle, disk, launch, limits, script
+from eval_pipeline.sandbox.base import OUTPUT_DIR, Address, Collected, CommandState, Limit, Phase
+from eval_pipeline.sandbox.local import bundle, disk, launch, limits, ports, script
 from eval_pipeline.sandbox.local.places import Places
 from eval_pipeline.sandbox.local.safefs import open_beneath, read_at, remove_tree, write_beneath
 
@@ -133,6 +133,14 @@ class LocalSandbox:
             if not self.home.exists():
                 raise self._lost() from error
             raise SandboxError(f"the output of {self.name} can't be packed as {dest}: {error.strerror or error}") from error
+
+    @asynccontextmanager
+    async def forward(self, port: int, at: int | None = None) -> AsyncGenerator[Address]:
+        inmate = launch.inmate(self.home)
+        if inmate is None or not await self.alive():
+            raise self._lost()
+        async with ports.forwarded(inmate, self.name, port, at) as address:
+            yield address
 
     async def alive(self) -> bool:
         return await asyncio.to_thread(launch.alive, self.home)
