@@ -72,17 +72,21 @@ class SecretNames(_Grown):
     agent: tuple[str, ...] = ()
 
 
-class ServicesSpec(Spec):
+class ServicesSpec(_Grown):
     """up: stays in the foreground and ends with the code of the first service that died; or exits 0 with services of its own left.
 
     ready: exits 0 once all answer; asked again until `ready_timeout_s`. compose: a file, in place of the three commands.
+    ports: what listens on the sandbox's loopback and is worth looking at; `evals world open` leads it out. No agent's run uses them.
     """
+
+    _LATER = ("ports",)
 
     up: Argv | None = None
     ready: Argv | None = None
     down: Argv | None = None
     compose: str | None = None
     ready_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = ()
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -124,3 +128,10 @@ class AppManifest(_Grown):
     secrets: SecretNames = SecretNames()
     egress: tuple[Endpoint, ...] = ()
     resources: Resources = Resources()
+
+    @property
+    def loads(self) -> tuple[int, ...] | None:
+        """The schema versions of worlds that `restore` can load; without `restores` the one that `dump` writes. None: any."""
+        if self.restores is not None or self.schema_version is None:
+            return self.restores
+        return (self.schema_version,)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import model_validator
 
 from eval_pipeline.domain.base import Spec
 from eval_pipeline.domain.canonical import digest
@@ -13,8 +15,20 @@ from eval_pipeline.domain.ids import Slug
 SNAPSHOT_FORMAT = 1
 
 
+class MadeWith(Spec):
+    """The app that dumped the world. commit: None for a working tree. schema_version: None when its manifest states none."""
+
+    app: Slug
+    commit: str | None = None
+    schema_version: int | None = None
+
+
 class WorldSpec(Spec):
-    """`world.yaml`. The four paths are relative to its folder; None means the world has no such part."""
+    """`world.yaml`. The four paths are relative to its folder; None means the world has no such part.
+
+    schema_version: of its records and permissions, as a person wrote it; made_with: as `evals world save` did. Neither is a
+    part of the snapshot or of its digest.
+    """
 
     id: Slug
     title: str
@@ -22,6 +36,20 @@ class WorldSpec(Spec):
     database: str | None = None
     permissions: str | None = None
     blobs: str | None = None
+    schema_version: int | None = None
+    made_with: MadeWith | None = None
+
+    @model_validator(mode="after")
+    def _one_version(self) -> Self:
+        saved = self.made_with.schema_version if self.made_with else None
+        if self.schema_version is not None and saved is not None and self.schema_version != saved:
+            raise ValueError(f"schema_version is {self.schema_version}, but made_with says {saved}: remove the wrong one")
+        return self
+
+    @property
+    def version(self) -> int | None:
+        """The schema version of its records; None: nobody said."""
+        return self.made_with.schema_version if self.schema_version is None and self.made_with else self.schema_version
 
     def parts(self) -> dict[str, str]:
         """Name of the part (its place in the snapshot) -> its path in the world's folder."""

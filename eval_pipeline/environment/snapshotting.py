@@ -22,5 +22,5 @@ def record_snapshot(world: World, store: ArtifactStore, ledger: Ledger) -> Recor
     """Stored first, recorded after: a recorded snapshot can always be restored."""
     snapshot = pack_world(world.folder, world.spec, store)
     manifest = snapshot.manifest
-    ledger.add_snapshot(world.spec.id, snapshot)
+    ledger.add_snapshot(world.spec.id, snapshot, world.spec.made_with)
     return Recorded(world=world.spec.id, digest=snapshot.digest, n_files=manifest.n_files, size_bytes=manifest.size_bytes)

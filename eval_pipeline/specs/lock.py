@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from eval_pipeline.domain.app import AppManifest
 from eval_pipeline.domain.case import Case
 from eval_pipeline.domain.experiment import WORKTREE, ArmSpec, ExperimentSpec
 from eval_pipeline.domain.lock import LockedArm, LockedCase, RunLock, ScoredCase, ScoreLock
+from eval_pipeline.domain.world import WorldSpec
 from eval_pipeline.errors import SpecError
 from eval_pipeline.specs import git
 from eval_pipeline.specs.library import Library
@@ -38,6 +39,10 @@ def lock_experiment(library: Library, path: Path) -> Locked:
         app = library.app(spec.app)
     repo = library.app_repo(app)
     worlds = sorted({case.world for case in cases})
+    arms = tuple(_locked_arm(repo, app.path, arm, file.where(("arms", index))) for index, arm in enumerate(spec.arms))
+    for index, arm in enumerate(arms):
+        with _placed(file, ("arms", index)):
+            refuse_misfits(arm, spec.backend, [library.world(name).spec for name in worlds])
     run = RunLock(
         name=spec.name,
         app=app.name,
@@ -47,7 +52,7 @@ def lock_experiment(library: Library, path: Path) -> Locked:
         trials=spec.trials,
         worlds={name: _world_digest(library, name) for name in worlds},
         cases=tuple(_locked_case(case) for case in cases),
-        arms=tuple(_locked_arm(repo, app.path, arm, file.where(("arms", index))) for index, arm in enumerate(spec.arms)),
+        arms=arms,
     )
     score = ScoreLock(
         policy=spec.policy,
@@ -91,6 +96,47 @@ def _locked_arm(repo: Path, app_path: str, arm: ArmSpec, where: str) -> LockedAr
     except SpecError as error:
         raise SpecError(f"arm {arm.name!r}: {error}", where=where, hint=error.hint) from None
     return LockedArm(name=arm.name, ref=arm.ref, commit=commit, tree=tree, manifest=manifest, config=canonical_config(arm.config))
+
+
+def lock_app(repo: Path, app_path: str, ref: str, where: str | None = None) -> LockedArm:
+    """The app as it is at `ref`, with an empty config: what `world open` and `app check` start."""
+    return _locked_arm(repo, app_path, ArmSpec(name="app", ref=ref), where or ref)
+
+
+def refuse_misfits(arm: LockedArm, backend: str, worlds: Sequence[WorldSpec]) -> None:
+    """Raises SpecError for what could never start: an app that the backend can't build, a world that the app can't load."""
+    at = f"arm {arm.name!r} ({arm.ref}, {arm.commit[:12] if arm.commit else 'the working tree'})"
+    for key, why, instead in _UNSUPPORTED.get(backend, ()):
+        if key(arm.manifest) is not None:
+            raise SpecError(f"{at}: {why}", hint=instead)
+    loads = arm.manifest.loads
+    for world in worlds:
+        if world.version is None or loads is None or world.version in loads:
+            continue
+        accepted = f"schema version {', '.join(map(str, loads))}" if loads else "no version"
+        raise SpecError(
+            f"{at} can't restore the world {world.id!r}: its records have schema version {world.version}, "
+            f"and {MANIFEST_NAME} there restores {accepted}",
+            hint=f"take a commit that restores version {world.version}; or open the world with a commit that restores it, migrate it "
+            f"there, and save it again (`evals world open {world.id}`, `evals world save {world.id} --into NAME`); or list "
+            f"{world.version} under `restores` if that commit can load it",
+        )
+
+
+_UNSUPPORTED: dict[str, Sequence[tuple[Callable[[AppManifest], str | None], str, str]]] = {
+    "local": (
+        (
+            lambda manifest: manifest.image.dockerfile,
+            "`image.dockerfile` can't be built on the backend `local`: it has no container engine",
+            "write `image: {base: host}` and put what the Dockerfile does into `build`, or use a backend that builds images",
+        ),
+        (
+            lambda manifest: manifest.services.compose if manifest.services else None,
+            "`services.compose` can't run on the backend `local`: its sandboxes share this machine's kernel and hold no engine",
+            "start the same programs as plain processes with `services: {up: [...], ready: [...]}`, or use a backend of virtual machines",
+        ),
+    ),
+}
 
 
 def read_manifest(repo: Path, tree: str) -> AppManifest:

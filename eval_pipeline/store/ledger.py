@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from eval_pipeline.domain.cell import AttemptResult, CellState, Outcome
 from eval_pipeline.domain.lock import RunLock, ScoreLock
+from eval_pipeline.domain.world import MadeWith
 from eval_pipeline.errors import BudgetExceeded, Cancelled, FenceLost, NotFound
 from eval_pipeline.store import steps
 from eval_pipeline.store.database import Database, storable
@@ -247,7 +248,8 @@ class Ledger:
 
     # ---- snapshots
 
-    def add_snapshot(self, world: str, snapshot: Snapshot) -> None:
+    def add_snapshot(self, world: str, snapshot: Snapshot, made_with: MadeWith | None = None) -> None:
+        """made_with: the app that it was saved from; what is known of an equal snapshot is not forgotten."""
         manifest = snapshot.manifest
         row = {
             "digest": snapshot.digest,
@@ -257,8 +259,11 @@ class Ledger:
             "manifest": manifest.model_dump(mode="json"),
             "size_bytes": manifest.size_bytes,
             "n_files": manifest.n_files,
+            "made_with": sa.null() if made_with is None else made_with.model_dump(mode="json"),
         }
-        self._run(lambda c: c.execute(insert(snapshots).values(row).on_conflict_do_nothing()))
+        new = insert(snapshots).values(row)
+        known = {"made_with": sa.func.coalesce(new.excluded.made_with, snapshots.c.made_with)}
+        self._run(lambda c: c.execute(new.on_conflict_do_update(index_elements=[snapshots.c.digest], set_=known)))
 
     def snapshots(self, digests: Iterable[str]) -> dict[str, Snapshot]:
         """Those that were packed, by digest."""

@@ -1,0 +1,120 @@
+"""Arms that could never start are refused before anything is spent: by the backend they need, by the worlds they can't load."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from support.places import short_dir
+from support.project import Project
+
+from eval_pipeline.domain.app import AppManifest
+from eval_pipeline.errors import SpecError
+from eval_pipeline.specs.library import Library
+from eval_pipeline.specs.lock import Locked, lock_experiment
+from eval_pipeline.store.snapshots import scan_world
+
+UP = {"up": ["bin/up"]}
+
+
+@pytest.fixture
+def project() -> Generator[Project]:
+    with short_dir() as root:
+        project = Project(root, root / "state")
+        project.case()
+        project.agent("answer yes\n")
+        yield project
+
+
+def manifest(project: Project, **more: Any) -> str:
+    project.manifest(**more)
+    return project.commit({})
+
+
+def world(project: Project, **more: Any) -> None:
+    project.write("worlds/w/world.yaml", {"id": "w", "title": "w", "documents": "documents/", **more})
+
+
+def lock(project: Project, **more: Any) -> Locked:
+    return lock_experiment(Library(project.worlds), project.experiment("x", **more))
+
+
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"schema_version": 2}, {"schema_version": 3}, "version 3.*restores schema version 2"),
+    ({"schema_version": 2}, {"made_with": {"app": "tiny", "schema_version": 1}}, "version 1.*restores schema version 2"),
+    ({"schema_version": 2, "restores": [1, 2]}, {"schema_version": 3}, "version 3.*restores schema version 1, 2"),
+    ({"restores": []}, {"schema_version": 1}, "version 1.*restores no version"),
+]
+
+
+@pytest.mark.parametrize("app, world_yaml, said", REFUSED)
+def test_a_world_that_an_arm_cannot_restore(project: Project, app: dict[str, Any], world_yaml: dict[str, Any], said: str) -> None:
+    commit = manifest(project, **app)
+    world(project, **world_yaml)
+    with pytest.raises(
+        SpecError, match=rf"(?s)^worlds_src/experiments/x\.yaml:5: arm 'a' \(main, {commit[:12]}\).*'w'.*{said}"
+    ) as error:
+        lock(project)
+    assert error.value.hint is not None
+    assert "evals world open w" in error.value.hint
+
+
+ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"schema_version": 3}),
+    ({"schema_version": 2}, {}),
+    ({"schema_version": 2}, {"schema_version": 2}),
+    ({"schema_version": 3, "restores": [2, 3]}, {"made_with": {"app": "tiny", "commit": "c" * 40, "schema_version": 2}}),
+    ({"schema_version": 3}, {"made_with": {"app": "tiny"}}),
+]
+
+
+@pytest.mark.parametrize("app, world_yaml", ACCEPTED)
+def test_a_world_that_it_can_or_may_restore(project: Project, app: dict[str, Any], world_yaml: dict[str, Any]) -> None:
+    manifest(project, **app)
+    world(project, **world_yaml)
+    assert [arm.name for arm in lock(project).run.arms] == ["a"]
+
+
+def test_the_second_arm_is_the_one_that_is_named(project: Project) -> None:
+    old = manifest(project)
+    manifest(project, schema_version=4)
+    world(project, schema_version=3)
+    arms = [{"name": "old", "ref": old}, {"name": "new", "ref": "WORKTREE"}]
+    with pytest.raises(SpecError, match=r"x\.yaml:7: arm 'new' \(WORKTREE, the working tree\) can't restore"):
+        lock(project, arms=arms)
+
+
+def test_two_versions_that_contradict_each_other(project: Project) -> None:
+    world(project, schema_version=3, made_with={"app": "tiny", "schema_version": 2})
+    with pytest.raises(SpecError, match="schema_version is 3, but made_with says 2"):
+        lock(project)
+
+
+@pytest.mark.parametrize(
+    "app, said",
+    [
+        ({"image": {"dockerfile": "Dockerfile"}}, r"`image\.dockerfile` can't be built on the backend `local`"),
+        ({"services": {"compose": "compose.yaml"}}, r"`services\.compose` can't run on the backend `local`"),
+    ],
+)
+def test_what_the_local_backend_has_no_engine_for(project: Project, app: dict[str, Any], said: str) -> None:
+    commit = manifest(project, **app)
+    with pytest.raises(SpecError, match=rf"^worlds_src/experiments/x\.yaml:5: arm 'a' \(main, {commit[:12]}\): {said}") as error:
+        lock(project)
+    assert error.value.hint is not None
+
+
+def test_where_a_world_comes_from_is_no_part_of_its_snapshot(project: Project) -> None:
+    library = Library(project.worlds)
+    before = scan_world(library.world("w").folder, library.world("w").spec).digest
+    world(project, made_with={"app": "tiny", "commit": "c" * 40, "schema_version": 2}, schema_version=2)
+    assert scan_world(library.world("w").folder, library.world("w").spec).digest == before
+
+
+def test_a_manifest_that_names_no_ports_is_stored_as_before() -> None:
+    plain = {"name": "tiny", "image": {"base": "host"}, "agent": ["bin/agent"], "services": UP}
+    stored = AppManifest.model_validate_json(AppManifest.model_validate(plain, strict=False).model_dump_json()).model_dump()
+    assert "ports" not in stored["services"]
+    named = AppManifest.model_validate({**plain, "services": {**UP, "ports": [8080]}}, strict=False).model_dump()
+    assert named["services"]["ports"] == (8080,)
