@@ -31,7 +31,7 @@ test-all: dev packages
 	$(PYTEST) -m long
 
 preflight:
-	@$(PYTHON) eval_pipeline/sandbox/local/preflight.py
+	@$(PYTHON) eval_pipeline/sandbox/local/preflight.py $(if $(filter 1,$(EVALS_UNSAFE_NO_ISOLATION)),--unsafe-no-isolation)
 
 dev: $(VENV)/.dev
 

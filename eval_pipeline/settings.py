@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from eval_pipeline.errors import SpecError
+
+UNSAFE_VARIABLE = "EVALS_UNSAFE_NO_ISOLATION"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -14,12 +18,14 @@ class Settings:
 
     postgres_url: None means the embedded server under `state_dir`.
     artifacts_url: None means the directory `state_dir/artifacts`; else `s3://bucket[/prefix]`.
+    unsafe_no_isolation: sandboxes may run without a user namespace where none can be made. A permission, not a preference.
     """
 
     state_dir: Path
     worlds_dir: Path
     postgres_url: str | None = None
     artifacts_url: str | None = None
+    unsafe_no_isolation: bool = False
 
     @property
     def dagster_home(self) -> Path:
@@ -34,6 +40,7 @@ def dagster_environment(settings: Settings, postgres_url: str) -> dict[str, str]
         "EVALS_WORLDS_DIR": str(settings.worlds_dir),
         "EVALS_POSTGRES_URL": postgres_url,
         "EVALS_POSTGRES_EMBEDDED": "0" if settings.postgres_url else "1",
+        UNSAFE_VARIABLE: "1" if settings.unsafe_no_isolation else "0",
     }
 
 
@@ -45,7 +52,7 @@ def _project_root(start: Path) -> Path:
 
 
 def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
-    """Read EVALS_STATE_DIR, EVALS_WORLDS_DIR, EVALS_POSTGRES_URL and EVALS_ARTIFACTS_URL.
+    """Read EVALS_STATE_DIR, EVALS_WORLDS_DIR, EVALS_POSTGRES_URL, EVALS_ARTIFACTS_URL and EVALS_UNSAFE_NO_ISOLATION.
 
     Paths default to `.evals` and `worlds_src` in the nearest folder above `cwd` that holds a `worlds_src`.
     EVALS_POSTGRES_EMBEDDED=1 marks the URL as our own embedded server's, exported for Dagster's sake (`dagster_environment`).
@@ -57,4 +64,11 @@ def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = N
         worlds_dir=Path(env.get("EVALS_WORLDS_DIR") or root / "worlds_src").expanduser().absolute(),
         postgres_url=None if env.get("EVALS_POSTGRES_EMBEDDED") == "1" else env.get("EVALS_POSTGRES_URL") or None,
         artifacts_url=env.get("EVALS_ARTIFACTS_URL") or None,
+        unsafe_no_isolation=_permitted(env.get(UNSAFE_VARIABLE) or "0"),
     )
+
+
+def _permitted(value: str) -> bool:
+    if value not in ("0", "1"):
+        raise SpecError(f"{UNSAFE_VARIABLE} is {value!r}", hint="1 permits it; 0, or no such variable, does not")
+    return value == "1"

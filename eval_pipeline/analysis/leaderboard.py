@@ -48,7 +48,7 @@ class ArmRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Leaderboard:
-    """status: final, or provisional with the reasons; arms in the experiment's order."""
+    """status: final, or provisional with the reasons; arms in the experiment's order. n_unsafe: cells that ran without isolation."""
 
     experiment: str
     status: str
@@ -58,6 +58,7 @@ class Leaderboard:
     arms: list[ArmRow]
     spent_usd: float
     n_open: int
+    n_unsafe: int
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -82,6 +83,7 @@ def leaderboard(experiment: ExperimentRow, cells: Sequence[ScoredCell]) -> Leade
         arms=arms,
         spent_usd=float(sum(cell.spent_usd for cell in cells)),
         n_open=sum(not cell.valid for cell in cells),
+        n_unsafe=sum(cell.view.unsafe for cell in cells),
     )
 
 

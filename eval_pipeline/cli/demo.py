@@ -4,7 +4,7 @@ import time
 
 import click
 
-from eval_pipeline.cli.output import Failure, emit, json_option, note, with_settings
+from eval_pipeline.cli.output import Failure, emit, json_option, note, starts_sandboxes, with_settings
 from eval_pipeline.settings import Settings
 
 
@@ -12,6 +12,7 @@ from eval_pipeline.settings import Settings
 @click.option("--timeout", "timeout_s", type=float, help="Stop watching after so many seconds; the run goes on.")
 @json_option
 @with_settings
+@starts_sandboxes
 def command(settings: Settings, timeout_s: float | None, as_json: bool) -> int:
     """Run the demo experiment, print its leaderboard, and say how to go on. Run again, it resumes."""
     from eval_pipeline.analysis.load import load_leaderboard
@@ -23,7 +24,7 @@ def command(settings: Settings, timeout_s: float | None, as_json: bool) -> int:
     from eval_pipeline.store.records import open_records
 
     started = time.monotonic()
-    require_isolation()
+    require_isolation(settings)
     library = Library(settings.worlds_dir)
     locked = lock_experiment(library, library.experiment_path("demo"))
     with open_records(settings) as records:

@@ -3,80 +3,115 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.output import Failure, emit, json_option, with_settings
+from eval_pipeline.cli.output import Failure, emit, json_option, starts_sandboxes, table, with_settings
 from eval_pipeline.errors import EvalsError
 from eval_pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from eval_pipeline.sandbox.local.guarantees import Guarantee
 
 
 @dataclass(frozen=True)
 class Finding:
-    """works: False is a failure, None a limitation that is known and shown."""
-
     what: str
-    works: bool | None
+    works: bool
     said: str
+    remedy: str | None = None
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """level: full, degraded, unsafe or none; `guarantees` is empty when it is none. said: the verdict."""
+
+    level: str
+    said: str
+    guarantees: Sequence[Guarantee]
     remedy: str | None = None
 
 
 @click.command()
 @json_option
 @with_settings
+@starts_sandboxes
 def command(settings: Settings, as_json: bool) -> int:
-    """Try everything this installation needs, and say what holds, what doesn't, and the remedy."""
+    """Try everything this installation needs, and say what holds, what doesn't, and the remedy. Starts a sandbox and attacks it."""
+    python = f"{sys.version.split()[0]}, uid {os.getuid()}"
+    isolation = _isolation(settings)
     findings = [
-        Finding(
-            "python", sys.version_info >= (3, 11), f"{sys.version.split()[0]}, uid {os.getuid()}", "use Python 3.11 or newer"
-        ),
-        *_tried("isolation", lambda: _isolation(settings)),
-        *_tried("postgres", lambda: _postgres(settings)),
-        *_tried("worlds", lambda: _worlds(settings)),
-        *_tried("artifacts", lambda: _artifacts(settings)),
+        Finding("python", sys.version_info >= (3, 11), python, "use Python 3.11 or newer"),
+        Finding("isolation", isolation.level != "none", isolation.said, isolation.remedy),
+        _tried("postgres", lambda: _postgres(settings)),
+        _tried("worlds", lambda: _worlds(settings)),
+        _tried("artifacts", lambda: _artifacts(settings)),
     ]
+    broken = [finding.what for finding in findings if not finding.works]
+    verdict = f"these do not work here: {', '.join(broken)}" if broken else f"experiments can run here; {isolation.said}"
 
     def people() -> None:
         for finding in findings:
-            mark = {
-                True: click.style("ok  ", fg="green"),
-                False: click.style("no  ", fg="red"),
-                None: click.style("note", fg="yellow"),
-            }
-            click.echo(f"{mark[finding.works]}  {finding.what}: {finding.said}")
-            if finding.works is not True and finding.remedy:
-                click.echo(f"        {finding.remedy}")
+            click.echo(f"{click.style('ok', fg='green') if finding.works else click.style('no', fg='red')}  ", nl=False)
+            click.echo(f"{finding.what}: {finding.said}")
+            if not finding.works and finding.remedy:
+                click.echo(f"      remedy: {finding.remedy}")
+        _show_guarantees(isolation.guarantees)
+        if not broken:
+            click.echo(f"\nverdict: {verdict}")
 
-    broken = [finding.what for finding in findings if finding.works is False]
-    failure = Failure("doctor", f"these do not work here: {', '.join(broken)}") if broken else None
-    emit([asdict(finding) for finding in findings], as_json, people, failure)
+    data = {
+        "verdict": verdict,
+        "level": isolation.level,
+        "guarantees": [asdict(each) for each in isolation.guarantees],
+        "findings": [asdict(finding) for finding in findings],
+    }
+    emit(data, as_json, people, Failure("doctor", verdict) if broken else None)
     return 2 if broken else 0
 
 
-def _tried(what: str, look: Callable[[], list[Finding]]) -> list[Finding]:
+def _show_guarantees(guarantees: Sequence[Guarantee]) -> None:
+    if guarantees:
+        click.echo()
+        rows = [[each.name, "enforced" if each.enforced else "NOT enforced", each.said, each.remedy] for each in guarantees]
+        table(["what a sandbox guarantees", "here", "how, or what is so without it", "remedy"], rows)
+        click.echo("On any machine: the allowlist sees host names, not what a TLS connection asks for inside (domain fronting).")
+
+
+def _tried(what: str, look: Callable[[], Finding]) -> Finding:
     try:
         return look()
     except EvalsError as error:
-        return [Finding(what, False, str(error), error.hint)]
+        return Finding(what, False, str(error), error.hint)
 
 
-def _isolation(settings: Settings) -> list[Finding]:
+def _isolation(settings: Settings) -> Isolation:
     from eval_pipeline.host import reachable_root
     from eval_pipeline.sandbox.local.backend import LocalBackend
     from eval_pipeline.sandbox.local.probe import probe
 
-    world = reachable_root(settings.state_dir) / "probe-world"
-    world.mkdir(exist_ok=True)
-    world.chmod(0o755)
-    report = asyncio.run(probe(LocalBackend("probe", settings.state_dir), world))
-    held = [Finding("isolation", True, f"{report.level}: {', '.join(report.enforced)}")]
-    return held + [Finding(f"not enforced: {name}", None, said) for name, said in report.missing.items()]
+    try:
+        world = reachable_root(settings.state_dir) / "probe-world"
+        world.mkdir(exist_ok=True)
+        world.chmod(0o755)
+        report = asyncio.run(probe(LocalBackend("probe", settings.state_dir, unsafe=settings.unsafe_no_isolation), world))
+    except EvalsError as error:
+        return Isolation("none", str(error), [], error.hint)
+    said = {
+        "full": "sandboxes are isolated, and every limit holds",
+        "degraded": f"sandboxes are isolated; not enforced: {', '.join(report.missing)}",
+        "unsafe": f"UNSAFE, by --unsafe-no-isolation: sandboxes are started by root, without: {', '.join(report.missing)}",
+    }[report.level]
+    needless = settings.unsafe_no_isolation and report.level != "unsafe"
+    return Isolation(
+        report.level, said + ("; --unsafe-no-isolation is not needed and changes nothing" if needless else ""), report.guarantees
+    )
 
 
-def _postgres(settings: Settings) -> list[Finding]:
+def _postgres(settings: Settings) -> Finding:
     from eval_pipeline.store.postgres import server_status
     from eval_pipeline.store.records import open_records
 
@@ -84,22 +119,22 @@ def _postgres(settings: Settings) -> list[Finding]:
         installation = records.ledger.installation_id()
         status: Any = server_status(settings)
     kind = "your server" if settings.postgres_url else f"embedded, data in {status.data_dir}"
-    return [Finding("postgres", True, f"{status.version}, {kind}; installation {installation}")]
+    return Finding("postgres", True, f"{status.version}, {kind}; installation {installation}")
 
 
-def _worlds(settings: Settings) -> list[Finding]:
+def _worlds(settings: Settings) -> Finding:
     from eval_pipeline.specs.library import Library
 
     library = Library(settings.worlds_dir)
     n_cases = len(library.all_cases())
-    return [Finding("worlds", True, f"{len(library.world_names())} worlds, {n_cases} cases under {settings.worlds_dir}")]
+    return Finding("worlds", True, f"{len(library.world_names())} worlds, {n_cases} cases under {settings.worlds_dir}")
 
 
-def _artifacts(settings: Settings) -> list[Finding]:
+def _artifacts(settings: Settings) -> Finding:
     from eval_pipeline.store.artifacts import open_store
 
     store = open_store(settings)
     artifact = store.put_bytes(b"doctor\n")
     with store.open(artifact.digest) as stream:
         stream.read()
-    return [Finding("artifacts", True, settings.artifacts_url or str(settings.state_dir / "artifacts"))]
+    return Finding("artifacts", True, settings.artifacts_url or str(settings.state_dir / "artifacts"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eval_pipeline.cli.experiment_run import lock_file, rerun, run
-from eval_pipeline.cli.output import emit, json_option, shown, table, with_settings
+from eval_pipeline.cli.output import emit, json_option, shown, table, unsafe_line, with_settings
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ def status(settings: Settings, name: str, watch: bool, as_json: bool) -> None:
             row = records.ledger.experiment(row.id)
         tally = records.views.tallies(row.id)[row.id]
         engines = records.leases.engines_of(row.id)
-        failing = [c for c in records.views.cells(row.id) if c.state != "done" and c.attempts and c.attempts[-1].error]
+        every = records.views.cells(row.id)
+    failing = [c for c in every if c.state != "done" and c.attempts and c.attempts[-1].error]
     data = {
         "experiment": row.id,
         "name": row.name,
@@ -135,6 +136,7 @@ def status(settings: Settings, name: str, watch: bool, as_json: bool) -> None:
         "n_done": tally.n_done,
         "states": tally.states,
         "outcomes": tally.outcomes,
+        "n_unsafe": sum(cell.unsafe for cell in every),
         "budget_usd": row.budget_usd,
         "committed_usd": row.committed_usd,
         "engines": [{"engine": engine.id, "pid": engine.pid, "started_at": engine.started_at} for engine in engines],
@@ -144,6 +146,8 @@ def status(settings: Settings, name: str, watch: bool, as_json: bool) -> None:
     def people() -> None:
         click.echo(f"{row.id}: {data['status']}, {tally.n_done} of {row.n_cells} cells have a valid result; {stages(tally)}")
         click.echo(money(row.committed_usd, row.budget_usd))
+        if data["n_unsafe"]:
+            click.echo(unsafe_line(data["n_unsafe"]))
         for engine in engines:
             click.echo(f"engine {engine.id[:8]}, process {engine.pid}, since {shown(engine.started_at)}")
         if not engines and tally.n_done < row.n_cells:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.output import Failure, emit, json_option, note, with_settings
+from eval_pipeline.cli.output import Failure, emit, json_option, note, starts_sandboxes, with_settings
 from eval_pipeline.domain.cell import CellState
 from eval_pipeline.settings import Settings
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--fresh", is_flag=True, help="Start a new experiment even when an older one of this file could be resumed.")
 @json_option
 @with_settings
+@starts_sandboxes
 def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fresh: bool, as_json: bool) -> int:
     """Lock the file and run what is not done yet. The same file again resumes."""
     from eval_pipeline.cli.launch import launch, require_isolation
@@ -32,7 +33,7 @@ def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fres
     from eval_pipeline.store.records import open_records
 
     locked = lock_file(settings, file)
-    require_isolation()
+    require_isolation(settings)
     with open_records(settings) as records:
         planned = plan(locked, records, fresh=fresh)
         experiment = commit(locked, planned, records)
@@ -62,6 +63,7 @@ def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fres
 @click.option("--timeout", "timeout_s", type=float)
 @json_option
 @with_settings
+@starts_sandboxes
 def rerun(
     settings: Settings,
     name: str,
@@ -81,7 +83,7 @@ def rerun(
         raise SpecError("say which cells: --failed, or --cell KEY", hint=f"`evals experiment cells {name}` lists them")
     if failed and discard is not None:
         raise SpecError("--discard is about valid results and --failed about cells without one", hint="name them: --cell KEY")
-    require_isolation()
+    require_isolation(settings)
     with open_records(settings) as records:
         experiment = records.ledger.experiment(name)
         done = set(records.views.keys(experiment.id, [CellState.DONE]))

@@ -36,6 +36,8 @@ def launch(settings: Settings, experiment: ExperimentRow, keys: Sequence[str] = 
     log = settings.state_dir / "logs" / f"{experiment.id}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "eval_pipeline.defs.launcher", experiment.id]
+    if settings.unsafe_no_isolation:
+        command.append("--unsafe-no-isolation")
     with log.open("ab") as sink:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sink, stderr=sink, start_new_session=True)
     assert process.stdin is not None
@@ -44,11 +46,13 @@ def launch(settings: Settings, experiment: ExperimentRow, keys: Sequence[str] = 
     return Launched(process=process, log=log)
 
 
-def require_isolation() -> None:
-    """Raise IsolationUnavailable before anything is spent when this machine can't isolate a sandbox."""
-    found = preflight.problem()
-    if found is not None:
-        raise IsolationUnavailable(f"this machine can't isolate a sandbox: {found[0]}", hint=found[1])
+def require_isolation(settings: Settings) -> None:
+    """Raise IsolationUnavailable before anything is spent when no sandbox may run here. Says so when one runs without isolation."""
+    found = preflight.look(unsafe=settings.unsafe_no_isolation)
+    if found.way is None:
+        raise IsolationUnavailable(found.said, hint=found.remedy)
+    if settings.unsafe_no_isolation:
+        note(found.said)
 
 
 def is_worked_on(settings: Settings, records: Records, experiment: str) -> bool:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eval_pipeline.cli.output import emit, json_option, shown, table, with_settings
+from eval_pipeline.cli.output import emit, json_option, shown, table, unsafe_line, with_settings
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ def show(board: Leaderboard) -> None:
         click.echo("no interval: all cases are of one world, and nothing is known of another.")
     if "few_clusters" in flags:
         click.echo("few worlds: an interval that rests on so few is wide.")
+    if board.n_unsafe:
+        click.echo(unsafe_line(board.n_unsafe))
     for reason in board.reasons:
         click.echo(f"provisional: {reason}")
     if any(arm.n_not_judged for arm in board.arms):

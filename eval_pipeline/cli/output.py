@@ -6,7 +6,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, ParamSpec, TypeVar
@@ -102,6 +102,11 @@ def harmless(text: str) -> str:
     return escaped.encode("utf-8", "backslashreplace").decode()
 
 
+def unsafe_line(n_cells: int) -> str:
+    cells = "1 cell" if n_cells == 1 else f"{n_cells} cells"
+    return f"UNSAFE: {cells} ran without isolation (--unsafe-no-isolation); `evals cell show` says what was missing"
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Decimal):
         return float(value)
@@ -118,5 +123,22 @@ def with_settings(command: Callable[..., Result]) -> Callable[..., Result]:
         from eval_pipeline.settings import load_settings
 
         return command(load_settings(), *args, **kwargs)
+
+    return wrapped
+
+
+def starts_sandboxes(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Below `with_settings`: an option that gives what EVALS_UNSAFE_NO_ISOLATION=1 gives."""
+
+    @click.option(
+        "--unsafe-no-isolation",
+        "unsafe",
+        is_flag=True,
+        help="Where user namespaces are off: run sandboxes without one all the same. Needs root. Isolation is used where it can be.",
+    )
+    @functools.wraps(command)
+    def wrapped(settings: Any, *args: Any, unsafe: bool, **kwargs: Any) -> Result:
+        permitted = unsafe or settings.unsafe_no_isolation
+        return command(replace(settings, unsafe_no_isolation=permitted), *args, **kwargs)
 
     return wrapped

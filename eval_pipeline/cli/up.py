@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from eval_pipeline.cli.output import emit, json_option, note, with_settings
+from eval_pipeline.cli.output import emit, json_option, note, starts_sandboxes, with_settings
 from eval_pipeline.settings import Settings
 
 _CHECK_EVERY_S = 30.0
@@ -24,6 +24,7 @@ _STOP_S = 20.0
 @click.option("--port", type=int, default=3000, show_default=True, help="Of the Dagster UI, on 127.0.0.1 only.")
 @json_option
 @with_settings
+@starts_sandboxes
 def command(settings: Settings, port: int, as_json: bool) -> int:
     """Start Postgres and the Dagster UI with its daemon; Ctrl-C stops both.
 

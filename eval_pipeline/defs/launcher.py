@@ -1,4 +1,6 @@
-"""The detached engine process: `python -m eval_pipeline.defs.launcher EXPERIMENT`, with cell keys on standard input (none: all).
+"""The detached engine process: `python -m eval_pipeline.defs.launcher EXPERIMENT [--unsafe-no-isolation]`.
+
+Cell keys are on its standard input; none means all.
 
 It executes the Dagster runs of an experiment in-process on the real instance: world_snapshots, cell_results, then scored_table and
 leaderboard. Its exit code is 0 when every cell has a valid result. dagster is imported late: worker processes import this module.
@@ -10,6 +12,7 @@ import asyncio
 import logging
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from eval_pipeline.defs.home import prepare_home
@@ -28,9 +31,11 @@ log = logging.getLogger("eval_pipeline.launcher")
 def main(argv: list[str]) -> int:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    (experiment,) = argv
+    experiment, *flags = argv
     keys = sys.stdin.read().split()
     settings = load_settings()
+    if flags == ["--unsafe-no-isolation"]:
+        settings = replace(settings, unsafe_no_isolation=True)
     with embedded_server(settings) as url:
         os.environ.update(prepare_home(settings, url))
         return run_experiment(settings, experiment, keys)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from eval_pipeline.domain.app import Resources
-from eval_pipeline.sandbox.base import Backend, Limit
+from eval_pipeline.sandbox.base import Backend, Limit, isolation_level
 
 ENDING = {Limit.MEMORY, Limit.DISK}  # those that can end a whole sandbox
 
@@ -20,4 +20,4 @@ def in_words(limit: Limit, resources: Resources) -> str:
 
 def isolation(backend: Backend) -> dict[str, Any]:
     missing = dict(backend.missing)
-    return {"level": "degraded" if missing else "full", "missing": missing}
+    return {"level": isolation_level(missing), "missing": missing}

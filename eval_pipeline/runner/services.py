@@ -80,7 +80,8 @@ class Services:
 def open_services(settings: Settings, records: Records) -> Generator[Services]:
     gateway = Gateway(Paths.of(settings.state_dir), settings.state_dir, local=(), idle_s=GATEWAY_IDLE_S)
     installation = records.ledger.installation_id()
-    backend = LocalBackend(installation, settings.state_dir, Egress(admit=gateway.admit, release=gateway.release))
+    egress = Egress(admit=gateway.admit, release=gateway.release)
+    backend = LocalBackend(installation, settings.state_dir, egress, unsafe=settings.unsafe_no_isolation)
     store = open_store(settings)
     world_dirs: dict[str, Path] = {}
     persister = Persister(store, records.verdicts, settings.state_dir / "tmp", world_dirs)

@@ -22,6 +22,9 @@ write fails with ENOSPC, a process is killed, or the whole sandbox is ended; `li
 Ports: what listens on 127.0.0.1 inside is reachable from there alone. `forward` leads one such port to the caller's machine, for
 people who look into a sandbox; a backend without a way to do so raises SandboxError.
 
+Isolation: `missing` names what of this does not hold here. Its level is full, degraded (a limit is missing), unsafe (a wall is
+missing, by the user's permission) or none (no sandbox can be started).
+
 Errors: SandboxLost when the sandbox is gone, SandboxError for anything else that is ours; both are infrastructure.
 Paths are absolute inside the sandbox. Binary stays binary. `read` and `tail` never follow links and never block on a FIFO.
 """
@@ -38,6 +41,14 @@ from typing import Protocol
 OUTPUT_DIR = "/out"
 WORLD_DIR = "/world"
 RUN_DIR = "/run/evals"
+USER_NAMESPACE = "user namespace"
+
+
+def isolation_level(missing: Mapping[str, str]) -> str:
+    """The level of a backend that starts sandboxes: full, degraded or unsafe."""
+    if USER_NAMESPACE in missing:
+        return "unsafe"
+    return "degraded" if missing else "full"
 
 
 class Phase(StrEnum):

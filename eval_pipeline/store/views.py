@@ -49,6 +49,12 @@ class CellView:
     counted: AttemptView | None
     attempts: list[AttemptView] = field(default_factory=list[AttemptView])
 
+    @property
+    def unsafe(self) -> bool:
+        """Whether an attempt that was not discarded ran without isolation, by the user's permission."""
+        kept = [attempt for attempt in self.attempts if attempt.discarded is None]
+        return any(attempt.evidence.get("isolation", {}).get("level") == "unsafe" for attempt in kept)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:

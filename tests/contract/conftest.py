@@ -16,6 +16,7 @@ from support.places import groups_named
 from eval_pipeline.sandbox.base import Backend, Sandbox
 from eval_pipeline.sandbox.local.backend import LocalBackend
 from eval_pipeline.sandbox.local.places import prepare
+from eval_pipeline.settings import load_settings
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,10 @@ def _local(state_dir: Path, world: Path) -> Harness:
         return found + [line for line in process_lines() if str(places.scratch) in line or str(places.builds) in line]
 
     source = "from pathlib import Path\nfrom eval_pipeline.sandbox.local.backend import LocalBackend\n"
-    source += f"def make(installation):\n    return LocalBackend(installation, Path({str(state_dir)!r}))\n"
+    unsafe = load_settings().unsafe_no_isolation  # tests/sandbox runs the suite so where no user namespace can be made
+    source += f"def make(installation):\n    return LocalBackend(installation, Path({str(state_dir)!r}), unsafe={unsafe})\n"
     return Harness(
-        make=lambda installation: LocalBackend(installation, state_dir),
+        make=lambda installation: LocalBackend(installation, state_dir, unsafe=unsafe),
         source=source,
         world=world,
         kill=kill,

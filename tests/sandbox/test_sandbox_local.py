@@ -25,6 +25,13 @@ from eval_pipeline.sandbox.local.probe import probe
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 REPOSITORY = Path(__file__).resolve().parents[2]
+WALLS = {
+    "own user, no capabilities",
+    "no network but the proxy",
+    "read-only world and layers",
+    "system call filter",
+    "user namespace",
+}
 RUNNER = REPOSITORY / "eval_pipeline" / "sandbox" / "runner.sh"
 
 
@@ -164,6 +171,12 @@ print(*(attempt(f) for f in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, 40
 libc = ctypes.CDLL(None, use_errno=True)
 def call(name, *args): return errno.errorcode.get(ctypes.get_errno(), "ok") if getattr(libc, name)(*args) else "ok"
 print(call("unshare", 0x10000000), call("mount", b"x", b"/tmp", b"tmpfs", 0, None), call("setns", 0, 0))
+clone = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
+def child(flags):
+    pid = libc.syscall(clone, flags | 17, 0, 0, 0, 0)
+    if pid == 0: os._exit(0)
+    return errno.errorcode[ctypes.get_errno()] if pid < 0 else os.waitpid(pid, 0)[1]
+print(child(0x10000000), child(0))
 """
 
 
@@ -171,7 +184,7 @@ async def test_the_filter_holds(backend: LocalBackend) -> None:
     sandbox = await backend.get_or_create(spec())
     _, stdout, stderr = await run(sandbox, "/usr/bin/python3", "-c", _SOCKETS)
     lines = stdout.splitlines()
-    assert lines == ["open open open EAFNOSUPPORT EAFNOSUPPORT EAFNOSUPPORT", "EPERM EPERM EPERM"], stderr
+    assert lines == ["open open open EAFNOSUPPORT EAFNOSUPPORT EAFNOSUPPORT", "EPERM EPERM EPERM", "EPERM 0"], stderr
 
 
 def test_the_filter_knows_its_machines() -> None:
@@ -315,9 +328,10 @@ async def test_the_probe_reports(backend: LocalBackend, state_dir: Path) -> None
     world = state_dir / "world"
     world.mkdir(mode=0o755)
     report = await probe(backend, world)
-    assert "no network but the proxy" in report.enforced
-    assert {"memory", "pids", "cpu", "disk"} - report.missing.keys() == backend.limits
-    assert report.level == "degraded"
+    held = {each.name for each in report.guarantees if each.enforced}
+    assert {"no network but the proxy", "user namespace"} <= held
+    assert held & {"memory", "pids", "cpu", "disk"} == backend.limits == held - report.missing.keys() - WALLS
+    assert report.level == ("full" if len(backend.limits) == 4 else "degraded")
     assert await backend.list() == []
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from eval_pipeline.errors import ForeignSandbox, IsolationUnavailable, SandboxError, SpecError
 from eval_pipeline.sandbox.base import RUN_DIR, Sandbox, SandboxInfo, SandboxSpec
-from eval_pipeline.sandbox.local import disk, guarantees, hostlayer, launch, layers, limits, script
+from eval_pipeline.sandbox.local import disk, guarantees, hostlayer, launch, layers, limits, preflight, script
 from eval_pipeline.sandbox.local.places import Places, own_directory, prepare
 from eval_pipeline.sandbox.local.safefs import remove_tree
 from eval_pipeline.sandbox.local.sandbox import LocalSandbox
@@ -37,15 +37,18 @@ class Egress:
 class LocalBackend:
     """Sandboxes on this Linux machine. `egress` None: a spec that asks for egress is refused.
 
+    unsafe: where no user namespace can be made, root may start sandboxes without one. Whether that is so is tried once, here.
+
     A sandbox tagged `purpose: build` keeps what it writes on the layers' file system; only such a one can be committed.
     """
 
     name = "local"
 
-    def __init__(self, installation: str, state_dir: Path, egress: Egress | None = None) -> None:
+    def __init__(self, installation: str, state_dir: Path, egress: Egress | None = None, *, unsafe: bool = False) -> None:
         self._installation = installation
+        self.unsafe = unsafe
         self._egress = egress
-        self._places = prepare(state_dir)
+        self._places = prepare(state_dir, rooted=unsafe and os.getuid() == 0 and not preflight.can_isolate())
         self._groups = limits.find_groups()
 
     @property
@@ -58,9 +61,18 @@ class LocalBackend:
         """Those of pids, memory, cpu and disk that the kernel holds for a cell's sandbox."""
         return self.controllers | frozenset(["disk"] if disk.can_cap(self._places) else [])
 
+    @cached_property
+    def guarantees(self) -> Sequence[guarantees.Guarantee]:
+        return guarantees.here(self.limits, namespaces=preflight.remedy("") if self._places.rooted else None)
+
+    @property
+    def user(self) -> str:
+        """The uid and the only gid of every process in a sandbox, as they are seen there."""
+        return f"{self._places.inside.uid} {self._places.inside.gid}"
+
     @property
     def missing(self) -> Mapping[str, str]:
-        return guarantees.missing(self.limits)
+        return guarantees.missing(self.guarantees)
 
     async def get_or_create(self, spec: SandboxSpec) -> Sandbox:
         check_spec(spec)

@@ -113,12 +113,11 @@ _DEFAULTED = [signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, sign
 
 
 def _command(home: Path, places: Places, plan: Plan) -> list[str]:
-    command = list(_drop_root(places))
-    command += [str(places.bwrap), "--unshare-all", "--unshare-user", "--uid", "1000", "--gid", "1000", "--disable-userns"]
-    command += ["--cap-drop", "ALL", "--new-session", "--as-pid-1", "--hostname", "evals", "--clearenv"]
+    command = [*([] if places.rooted else _drop_root(places)), str(places.bwrap), *_namespaces(places)]
+    command += ["--new-session", "--as-pid-1", "--hostname", "evals", "--clearenv"]
     for name, value in _environment(plan.proxied).items():
         command += ["--setenv", name, value]
-    for layer in (places.skeleton, *plan.layers):
+    for layer in _stack(places, plan.layers):
         command += ["--overlay-src", str(layer)]
     disk = home / "disk"
     command += ["--overlay", str(disk / "u"), str(disk / "k"), "/", *host_binds(), "--proc", "/proc", "--dev", "/dev"]
@@ -129,7 +128,23 @@ def _command(home: Path, places: Places, plan: Plan) -> list[str]:
     command += ["--ro-bind", str(places.shell), f"{RUN_DIR}/sh", "--ro-bind", str(places.runner), f"{RUN_DIR}/runner.sh"]
     command += ["--bind", str(disk / "logs"), f"{RUN_DIR}/logs", "--chdir", "/"]
     command += ["--json-status-fd", str(_STATUS_FD), "--seccomp", str(_SECCOMP_FD)]
-    return [*command, "--", f"{RUN_DIR}/sh", f"{RUN_DIR}/runner.sh"]
+    return [*command, "--", *(_leave_root_inside(places) if places.rooted else []), f"{RUN_DIR}/sh", f"{RUN_DIR}/runner.sh"]
+
+
+def _namespaces(places: Places) -> list[str]:
+    """All of them; without a user namespace root keeps inside, until the runner starts, what leaving uid 0 takes."""
+    if not places.rooted:
+        inside = ["--uid", str(places.inside.uid), "--gid", str(places.inside.gid)]
+        return ["--unshare-all", "--unshare-user", *inside, "--disable-userns", "--cap-drop", "ALL"]
+    kinds = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    kept = [word for name in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP") for word in ("--cap-add", name)]
+    return [*kinds, "--cap-drop", "ALL", *kept]
+
+
+def _stack(places: Places, layers: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Lowest first. Where root mounts and runs setpriv inside, no layer may say where /bin, /lib64 or a mount point is, who a user
+    is or what is preloaded: there the skeleton is on top."""
+    return (*layers, places.skeleton) if places.rooted else (places.skeleton, *layers)
 
 
 def _drop_root(places: Places) -> list[str]:
@@ -142,6 +157,16 @@ def _drop_root(places: Places) -> list[str]:
             "setpriv is missing, so a sandbox can't leave uid 0", hint="install util-linux, or run as a normal user"
         )
     return [setpriv, f"--reuid={places.identity.uid}", f"--regid={places.identity.gid}", "--clear-groups", "--inh-caps=-all"]
+
+
+def _leave_root_inside(places: Places) -> list[str]:
+    program, *options = _drop_root(places)
+    program = str(Path(program).resolve())
+    if not program.startswith("/usr/"):
+        raise SandboxError(
+            f"{program} would come from the sandbox's own files, and root runs it", hint="install util-linux in /usr"
+        )
+    return [program, *options, "--ambient-caps=-all", "--bounding-set=-all", "--no-new-privs"]
 
 
 def _environment(proxied: bool) -> dict[str, str]:

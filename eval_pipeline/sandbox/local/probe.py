@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eval_pipeline.errors import IsolationUnavailable, SandboxError
-from eval_pipeline.sandbox.base import Phase, SandboxSpec
-from eval_pipeline.sandbox.local import guarantees, preflight
+from eval_pipeline.sandbox.base import Phase, SandboxSpec, isolation_level
+from eval_pipeline.sandbox.local import preflight
+from eval_pipeline.sandbox.local.guarantees import Guarantee, missing
 
 if TYPE_CHECKING:
     from eval_pipeline.sandbox.local.backend import LocalBackend
 
 # Runs inside, in plain sh: a line for each thing that was possible although it must not be
 _ATTACK = r"""
-[ "$(id -u)" = 1000 ] || echo "runs as uid $(id -u)"
+[ "$(id -u) $(id -G)" = "$EXPECTED" ] || echo "runs as uid $(id -u)"
 grep -q '^CapEff:[[:space:]]*0000000000000000$' /proc/self/status || echo "has capabilities"
+grep -q '^CapBnd:[[:space:]]*0000000000000000$' /proc/self/status || echo "could have capabilities"
 grep -q '^Seccomp:[[:space:]]*2$' /proc/self/status || echo "no system call filter"
 grep -q '^NoNewPrivs:[[:space:]]*1$' /proc/self/status || echo "may gain privileges"
 [ "$(grep -c : /proc/net/dev)" -le 1 ] || echo "has a network interface"
@@ -36,14 +38,15 @@ exit 0
 
 @dataclass(frozen=True, kw_only=True)
 class IsolationReport:
-    """enforced: the guarantees that hold. missing: guarantee -> what would give it."""
+    guarantees: Sequence[Guarantee]
 
-    enforced: tuple[str, ...]
-    missing: Mapping[str, str]
+    @property
+    def missing(self) -> Mapping[str, str]:
+        return missing(self.guarantees)
 
     @property
     def level(self) -> str:
-        return "full" if not self.missing else "degraded"
+        return isolation_level(self.missing)
 
 
 async def probe(backend: LocalBackend, world: Path) -> IsolationReport:
@@ -55,13 +58,13 @@ async def probe(backend: LocalBackend, world: Path) -> IsolationReport:
     try:
         sandbox = await backend.get_or_create(SandboxSpec(name=name, installation="probe", world=world))
     except SandboxError as error:
-        found = preflight.problem()
+        found = preflight.look(unsafe=backend.unsafe)
         raise IsolationUnavailable(
-            f"no sandbox can be started here: {error}" if found is None else f"{found[0]} ({error})",
-            hint="see the message; run `python3 -m eval_pipeline.sandbox.local.preflight`" if found is None else found[1],
+            f"{found.said if found.way is None else 'no sandbox can be started here'} ({error})",
+            hint=found.remedy or "see the message; run `python3 -m eval_pipeline.sandbox.local.preflight`",
         ) from error
     try:
-        await sandbox.start("attack", ["sh", "-c", _ATTACK], env={}, workdir="/")
+        await sandbox.start("attack", ["sh", "-c", _ATTACK], env={"EXPECTED": backend.user}, workdir="/")
         async with asyncio.timeout(20):
             while (state := await sandbox.state("attack")).phase is Phase.RUNNING:
                 await asyncio.sleep(0.005)
@@ -72,4 +75,4 @@ async def probe(backend: LocalBackend, world: Path) -> IsolationReport:
     if holes or state.exit_code != 0:
         detail = "; ".join(holes) or f"{state}: {stderr.decode(errors='replace')}"
         raise IsolationUnavailable(f"a sandbox here is not isolated: {detail}", hint="use another backend on this machine")
-    return IsolationReport(enforced=guarantees.enforced(backend.limits), missing=backend.missing)
+    return IsolationReport(guarantees=backend.guarantees)

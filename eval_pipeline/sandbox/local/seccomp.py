@@ -1,7 +1,7 @@
 """The system call filter of a sandbox, as classic BPF for `bwrap --seccomp`.
 
 A network namespace does not hold AF_VSOCK, and the kernel's wider surfaces (io_uring, bpf, keyrings, the new mount calls) have
-no use in a sandbox. clone3 answers ENOSYS, so that libc falls back to clone.
+no use in a sandbox. clone3 answers ENOSYS, so that libc falls back to clone, whose flags can be read: no user namespace by it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 
 from eval_pipeline.errors import IsolationUnavailable
 
-_LOAD_WORD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_LOAD_WORD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCH, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
 _ALLOW, _ERROR, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 _X32_BIT = 0x40000000
@@ -53,7 +53,9 @@ _DENIED = {
     "mount_setattr": (442, 442),
 }
 _SOCKET = {"socket": (41, 198), "socketpair": (53, 199)}
+_CLONE = (56, 220)
 _CLONE3 = 435
+_CLONE_NEWUSER = 0x10000000
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 
@@ -76,6 +78,8 @@ def program(machine: str | None = None) -> bytes:
     for numbers in _DENIED.values():
         code += [_op(_JUMP_EQUAL, numbers[column], 0, 1), _op(_RETURN, _ERROR | errno.EPERM)]
     code += [_op(_JUMP_EQUAL, _CLONE3, 0, 1), _op(_RETURN, _ERROR | errno.ENOSYS)]
+    by_flag = [_op(_LOAD_WORD, _FIRST_ARGUMENT), _op(_JUMP_ANY_BIT, _CLONE_NEWUSER, 0, 1), _op(_RETURN, _ERROR | errno.EPERM)]
+    code += [_op(_JUMP_EQUAL, _CLONE[column], 0, len(by_flag) + 1), *by_flag, _op(_RETURN, _ALLOW)]
     families = [_op(_LOAD_WORD, _FIRST_ARGUMENT)]
     families += [_op(_JUMP_EQUAL, int(family), len(_FAMILIES) - place, 0) for place, family in enumerate(_FAMILIES)]
     families.append(_op(_RETURN, _ERROR | errno.EAFNOSUPPORT))
