@@ -1,9 +1,17 @@
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
 import click
 
-from eval_pipeline.cli.output import emit, json_option, table, with_settings
+from eval_pipeline.cli.output import Failure, emit, harmless, json_option, table, with_settings
 from eval_pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from eval_pipeline.specs.world_check import Checked
 
 
 @click.group()
@@ -26,34 +34,47 @@ def list_worlds(settings: Settings, as_json: bool) -> None:
     emit(rows, as_json, lambda: table(["world", "cases", "title"], [[r["world"], r["n_cases"], r["title"]] for r in rows]))
 
 
+@command.command("new")
+@click.argument("name")
+@click.option("--title", help="A line for people; the name when it is not given.")
+@json_option
+@with_settings
+def new(settings: Settings, name: str, title: str | None, as_json: bool) -> None:
+    """Write a small world with a case to start from."""
+    from eval_pipeline.specs.library import Library
+    from eval_pipeline.specs.world_new import CASE, new_world
+
+    library = Library(settings.worlds_dir)
+    folder = library.shown(new_world(library, name, title))
+    shown = f"{folder} is there, with the case {name}.{CASE}: change it to yours, then `evals world check {name}`"
+    emit({"world": name, "folder": folder, "case": f"{name}.{CASE}"}, as_json, lambda: click.echo(shown))
+
+
 @command.command("check")
 @click.argument("names", nargs=-1)
 @json_option
 @with_settings
 def check(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
-    """Read worlds and their cases whole; every mistake is an error with its place."""
+    """Read worlds and their cases whole: all that an experiment would refuse, and what would surprise later."""
     from eval_pipeline.specs.library import Library
-    from eval_pipeline.store.snapshots import scan_world
+    from eval_pipeline.specs.world_check import check_world
 
     library = Library(settings.worlds_dir)
-    rows: list[dict[str, object]] = []
-    for name in names or library.world_names():
-        world = library.world(name)
-        manifest = scan_world(world.folder, world.spec)
-        cases = library.cases(name)
-        rows.append(
-            {
-                "world": name,
-                "digest": manifest.digest,
-                "n_files": manifest.n_files,
-                "size_bytes": manifest.size_bytes,
-                "n_cases": len(cases),
-                "n_criteria": sum(len(case.spec.rubric.criteria) for case in cases),
-            }
-        )
-    columns = ["world", "digest", "n_files", "size_bytes", "n_cases", "n_criteria"]
-    shown = [[str(row[c])[:12] if c == "digest" else row[c] for c in columns] for row in rows]
-    emit(rows, as_json, lambda: table(columns, shown, right=columns[2:]))
+    found = [check_world(library, name) for name in names or library.world_names()]
+    n_errors = sum(len(checked.errors) for checked in found)
+    hint = "each is listed with its place; nothing runs on these worlds until they are corrected"
+    failure = Failure("spec", f"{n_errors} {'error' if n_errors == 1 else 'errors'} in the worlds", hint) if n_errors else None
+    emit([asdict(checked) for checked in found], as_json, lambda: _show_checked(found), failure)
+    if failure is not None:
+        sys.exit(2)
+
+
+def _show_checked(found: Sequence[Checked]) -> None:
+    columns = ["world", "digest", "files", "bytes", "rows", "cases", "criteria"]
+    rows = [[c.world, (c.digest or "")[:12] or None, c.n_files, c.size_bytes, c.n_rows, c.n_cases, c.n_criteria] for c in found]
+    table(columns, rows, right=columns[2:])
+    for finding in (finding for checked in found for finding in checked.findings):
+        click.echo(f"\n{finding.level}: {harmless(finding.message)}" + (f"\n  {harmless(finding.hint)}" if finding.hint else ""))
 
 
 @command.command("snapshot")

@@ -24,6 +24,10 @@ class World:
     folder: Path
 
 
+def case_paths(world: World) -> list[Path]:
+    return sorted((world.folder / "cases").glob("*.yaml"))
+
+
 class Library:
     """Reads lazily; every method raises SpecError (with file:line) or NotFound (with what there is)."""
 
@@ -41,7 +45,7 @@ class Library:
         path = self.root / "worlds" / name / "world.yaml"
         if name not in self.world_names():
             raise NotFound(f"there is no world {name!r} under {self.root / 'worlds'}", hint=_known("worlds", self.world_names()))
-        file = self._file(path)
+        file = self.file(path)
         spec = parse_model(file, WorldSpec)
         if spec.id != name:
             raise SpecError(f"id is {spec.id!r} but the folder is named {name!r}", where=file.where(("id",)))
@@ -50,17 +54,20 @@ class Library:
     def cases(self, world: str) -> list[Case]:
         """The world's cases by id."""
         owner = self.world(world)
-        folder = owner.folder / "cases"
         found: dict[str, tuple[Case, YamlFile]] = {}
-        for path in sorted(folder.glob("*.yaml")):
-            file = self._file(path)
-            case = Case(world=world, spec=_parse_case(file))
-            _check_citations(file, case.spec, owner)
+        for path in case_paths(owner):
+            case, file = self.read_case(owner, path)
             if case.spec.id in found:
                 other = found[case.spec.id][1].where(("id",))
                 raise SpecError(f"the case id {case.spec.id!r} is already taken at {other}", where=file.where(("id",)))
             found[case.spec.id] = (case, file)
         return [found[name][0] for name in sorted(found)]
+
+    def read_case(self, owner: World, path: Path) -> tuple[Case, YamlFile]:
+        file = self.file(path)
+        case = Case(world=owner.spec.id, spec=_parse_case(file))
+        _check_citations(file, case.spec, owner)
+        return case, file
 
     def all_cases(self) -> list[Case]:
         return [case for world in self.world_names() for case in self.cases(world)]
@@ -95,7 +102,7 @@ class Library:
         return [chosen[name] for name in sorted(chosen)]
 
     def app(self, name: str) -> AppSpec:
-        file = self._file(self.root / "app.yaml")
+        file = self.file(self.root / "app.yaml")
         spec = parse_model(file, AppSpec)
         if spec.name != name:
             raise NotFound(f"there is no app {name!r}; {file.shown_as} describes {spec.name!r}")
@@ -107,7 +114,7 @@ class Library:
         places = [(base / spec.repo).resolve() for base in (self.root.parent, Path.cwd(), Path(__file__).parents[2])]
         found = next((place for place in places if git.is_repository(place)), None)
         if found is None:
-            where = self._file(self.root / "app.yaml").where(("repo",))
+            where = self.file(self.root / "app.yaml").where(("repo",))
             raise SpecError(
                 f"repo: {spec.repo!r} is no git repository: {places[0]}", where=where, hint="write its path, absolute if need be"
             )
@@ -118,7 +125,7 @@ class Library:
         path = self.root / "prices.yaml"
         if not path.exists():
             return PriceBook(())
-        file = self._file(path)
+        file = self.file(path)
         if not isinstance(file.data, list):
             raise SpecError("must be a list of price rows", where=file.where())
         return PriceBook(tuple(parse_model(file, PriceRow, index) for index in range(len(cast(list[object], file.data)))))
@@ -133,22 +140,25 @@ class Library:
 
     def experiment(self, path: Path) -> tuple[YamlFile, ExperimentSpec]:
         """With the file, for complaints about what it names."""
-        file = self._file(path)
+        file = self.file(path)
         return file, parse_model(file, ExperimentSpec)
 
     def _dataset_file(self, name: str) -> tuple[YamlFile, DatasetSpec]:
         path = self.root / "datasets" / f"{name}.yaml"
         if not path.is_file():
             raise NotFound(f"there is no dataset {name!r}", hint=_known("datasets", self.dataset_names()))
-        file = self._file(path)
+        file = self.file(path)
         spec = parse_model(file, DatasetSpec)
         if spec.name != name:
             raise SpecError(f"name is {spec.name!r} but the file is named {path.name!r}", where=file.where(("name",)))
         return file, spec
 
-    def _file(self, path: Path) -> YamlFile:
-        shown = path.relative_to(self.root.parent) if path.is_relative_to(self.root.parent) else path
-        return YamlFile(path, str(shown))
+    def file(self, path: Path) -> YamlFile:
+        return YamlFile(path, self.shown(path))
+
+    def shown(self, path: Path) -> str:
+        """Relative to the folder that holds worlds_src, as complaints name it."""
+        return str(path.relative_to(self.root.parent) if path.is_relative_to(self.root.parent) else path)
 
 
 def _parse_case(file: YamlFile) -> CaseSpec:
