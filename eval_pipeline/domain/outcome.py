@@ -16,6 +16,7 @@ class Stop(StrEnum):
     """Why the platform ended a running agent."""
 
     DEADLINE = "deadline"
+    SERVICE = "service"  # one of the app's services had ended, and the agent went on without it
     COST = "cost"
     TURNS = "turns"
 
@@ -28,6 +29,22 @@ class AgentResult:
     answer: str | None = None
     error: str | None = None
     error_class: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceEnd:
+    """A service of the app that ended while the agent ran. exit_code: 128+n for signal n; None when nobody saw it."""
+
+    exit_code: int | None
+    said: str
+
+    @property
+    def from_outside(self) -> bool:
+        """Ended by a signal that asks for an end. No crash raises one, and the shell a model gets can't send one to a service."""
+        return self.exit_code is not None and self.exit_code - 128 in _ENDING_SIGNALS
+
+
+_ENDING_SIGNALS = {1, 2, 3, 9, 15}  # HUP, INT, QUIT, KILL, TERM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +83,21 @@ def decide(
     stop: Stop | None,
     platform_faults: Sequence[str],
     limits_hit: Sequence[str] = (),
+    service: ServiceEnd | None = None,
 ) -> Decision:
     """platform_faults: what our own proxy saw fail during the attempt. They excuse an agent's error, never a success.
 
     limits_hit: the sandbox's own limits that the agent ran into, in words; such an error is nobody else's.
     exit_code None: the agent destroyed the record of its own exit, or its sandbox ended at such a limit.
+    service: the first of the app's services that ended meanwhile. One that was ended from outside excuses what follows, also a time
+    limit; one that failed by itself is the app's own failure.
     """
+    answered = result.status in ("ok", "refusal")
+    if service is not None and service.from_outside and not limits_hit and not (answered and stop is None):
+        return Decision(outcome=Outcome.INFRA_FAILURE, error=f"a service was ended from outside: {service.said}")
     if stop is Stop.DEADLINE:
         return Decision(outcome=Outcome.AGENT_TIMEOUT, error="the time limit (limits.wall_s) was reached")
-    if stop is not None:
+    if stop in (Stop.COST, Stop.TURNS):
         return Decision(outcome=Outcome.BUDGET_EXCEEDED, error=f"the limit on {stop} was reached")
     if result.status == "ok":
         note = None if exit_code == 0 else f"answered, then ended with code {exit_code}"
@@ -85,6 +108,8 @@ def decide(
     error = said if exit_code == 0 else f"ended with code {'unknown' if exit_code is None else exit_code}; {said}"
     if limits_hit:
         return Decision(outcome=Outcome.AGENT_ERROR, error="; ".join([*limits_hit, error]), error_class=result.error_class)
+    if service is not None:
+        return Decision(outcome=Outcome.AGENT_ERROR, error=f"a service failed: {service.said}; {error}", error_class="service")
     if platform_faults:
         return Decision(outcome=Outcome.INFRA_FAILURE, error="; ".join([*platform_faults, error]))
     return Decision(outcome=Outcome.AGENT_ERROR, error=error, error_class=result.error_class)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +17,11 @@ from typing import Any
 from eval_pipeline.domain.budget import reservation_usd
 from eval_pipeline.domain.cell import MAX_ATTEMPTS, AttemptResult, Outcome
 from eval_pipeline.domain.ids import CellKey, sandbox_name
-from eval_pipeline.domain.outcome import Stop, decide
+from eval_pipeline.domain.outcome import ServiceEnd, Stop, decide
 from eval_pipeline.domain.usage import Usage
-from eval_pipeline.environment.layers import APP_DIR, Layers, Prepared
-from eval_pipeline.errors import Cancelled, EvalsError, FenceLost, SandboxError, SandboxLost, StoreError
+from eval_pipeline.environment.layers import AppSource, Layers, Prepared
+from eval_pipeline.environment.lifecycle import APP_DIR, dump_state, ended_service, silent_service, start_services
+from eval_pipeline.errors import BuildError, Cancelled, EvalsError, FenceLost, SandboxError, SandboxLost, StoreError
 from eval_pipeline.gateway.client import Gateway
 from eval_pipeline.host import HostIdentity
 from eval_pipeline.runner.held import ENDING, in_words, isolation
@@ -49,6 +51,7 @@ GRACE_S = 5.0
 _POLL_MIN_S, _POLL_MAX_S = 0.02, 1.0
 _RETRY_BASE_S = 0.2
 _SETTLE_S = 10.0
+_SERVICE_EVERY_S, _SERVICE_GRACE_S, _SERVICE_SETTLE_S = 1.0, 15.0, 0.5
 _PERSIST_PAUSES_S = (1.0, 5.0)
 
 
@@ -60,6 +63,7 @@ class CellContext:
     ledger: Ledger
     backend: Backend
     layers: Layers
+    source: AppSource
     world_dirs: dict[str, Path]
     persister: Persister
     prices: PriceBook
@@ -124,6 +128,9 @@ class _Attempt:
         self.retryable = True
         self.started_at = datetime.now(UTC)
         self._agent_started_at = attempt.agent_started_at
+        self._began = time.monotonic()
+        self._evidence: dict[str, Any] = {}
+        self._service_end: ServiceEnd | None = None
 
     async def result(self) -> AttemptResult:
         """How the attempt ended. Raises FenceLost, and Cancelled once the cancelled attempt is recorded."""
@@ -143,7 +150,8 @@ class _Attempt:
 
     async def finish(self, result: AttemptResult, *, last: bool) -> None:
         """Durable first, then the sandbox ends: what can't be ended, or a crash in between, is left to the reaper."""
-        result = replace(result, evidence={**result.evidence, "isolation": isolation(self.context.backend)})
+        evidence = {**self._evidence, **result.evidence, "isolation": isolation(self.context.backend)}
+        result = replace(result, evidence=evidence)
         await asyncio.to_thread(self.context.ledger.finish_attempt, self.claim, self.attempt.id, result, last=last)
         try:
             sandbox = await self.context.backend.find(self.attempt.sandbox)
@@ -160,7 +168,9 @@ class _Attempt:
             await sandbox.start(AGENT, list(self.arm.manifest.agent), env=self._env(), workdir=APP_DIR, with_secrets=True)
         state, stop = await self._watch(sandbox, left_s)
         await asyncio.to_thread(self.context.ledger.persisting, self.claim)
+        await self._look_at_services(sandbox, state)
         hit = await sandbox.limits_hit()
+        await self._dump(sandbox)
         persisted = await self._persist(sandbox)
         used_up = exceeded(self.case.limits, self.context.prices, persisted.usages, persisted.calls, self.started_at.date())
         return await self._result(state, stop or self._overran(state) or used_up, persisted, hit)
@@ -186,20 +196,28 @@ class _Attempt:
             raise SandboxLost(f"{attempt.sandbox} is gone; its agent had started at {attempt.agent_started_at:%H:%M:%S}")
         async with context.setups.hold():
             self._stop_if_cancelled()
+            world = self.key.world
             prepared = await context.layers.prepared(
-                Path(context.experiment.repo),
-                self.arm,
-                context.experiment.run.worlds[self.key.world],
-                context.world_dirs[self.key.world],
+                context.source, self.arm, context.experiment.run.worlds[world], context.world_dirs[world]
             )
-            return await context.backend.get_or_create(self._spec(attempt, prepared))
+            built = time.monotonic()
+            sandbox = await context.backend.get_or_create(self._spec(attempt, prepared))
+            services = self.arm.manifest.services
+            ready_s = None if services is None else await start_services(sandbox, services, self._env())
+        self._evidence |= {"layer": prepared.key, "image_commit": prepared.image_commit, "state_before": prepared.state}
+        self._evidence["setup"] = {
+            "layers_s": round(built - self._began, 4),
+            "services_s": None if ready_s is None else round(ready_s, 4),
+            "total_s": round(time.monotonic() - self._began, 4),
+        }
+        return sandbox
 
     def _spec(self, attempt: OpenAttempt, prepared: Prepared) -> SandboxSpec:
         manifest = self.arm.manifest
         return SandboxSpec(
             name=attempt.sandbox,
             installation=self.context.installation,
-            tags={"purpose": "cell", "cell": self.claim.key, "attempt": str(attempt.number)},
+            tags={"purpose": "cell", "cell": self.claim.key, "attempt": str(attempt.number), "stands_on": prepared.key},
             layers=prepared.layers,
             world=prepared.world_dir,
             files={f"{RUN_DIR}/case.json": self._case_json()},
@@ -230,6 +248,7 @@ class _Attempt:
         deadline = loop.time() + left_s + GRACE_S
         meter = Meter(self.case.limits, self.context.prices, self.started_at)
         pause_s = _POLL_MIN_S
+        watchdog = _ServiceWatch(sandbox) if self.arm.manifest.services is not None else None
         while True:
             state = await sandbox.state(AGENT)
             if state.phase is Phase.LOST:
@@ -240,11 +259,34 @@ class _Attempt:
                 return state, None
             self._stop_if_cancelled()
             stop = Stop.DEADLINE if loop.time() > deadline else await meter.read(sandbox)
+            if stop is None and watchdog is not None and await watchdog.over():
+                stop = Stop.SERVICE
             if stop is not None:
                 await sandbox.stop(AGENT)
                 return await _settled(sandbox), stop
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.3, _POLL_MAX_S)
+
+    async def _look_at_services(self, sandbox: Sandbox, state: CommandState) -> None:
+        """A service's end and the agent's failure over it come together: the supervisor may still be about to say so."""
+        services = self.arm.manifest.services
+        if services is None or state.phase is Phase.LOST:
+            return
+        deadline = asyncio.get_running_loop().time() + (_SERVICE_SETTLE_S if state.exit_code != 0 else 0)
+        while (end := await ended_service(sandbox)) is None and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(_POLL_MIN_S)
+        self._service_end = end or (await silent_service(sandbox, services) if state.exit_code != 0 else None)
+        if self._service_end is not None:
+            self._evidence["service_end"] = self._service_end.said
+
+    async def _dump(self, sandbox: Sandbox) -> None:
+        """Without a dump there is no difference to the world as it was, and that is what the record then says."""
+        if self.arm.manifest.dump is None or not await sandbox.alive():
+            return
+        try:
+            self._evidence["dump_s"] = round(await dump_state(sandbox, self.arm.manifest), 4)
+        except BuildError as error:
+            self._evidence["dump_error"] = str(error)
 
     def _stop_if_cancelled(self) -> None:
         if self.context.cancelled():
@@ -257,6 +299,7 @@ class _Attempt:
             stop=stop,
             platform_faults=await asyncio.to_thread(self._faults),
             limits_hit=[in_words(limit, self.arm.manifest.resources) for limit in hit],
+            service=self._service_end,
         )
         return AttemptResult(
             outcome=decision.outcome,
@@ -318,6 +361,22 @@ class _Attempt:
         except Exception as error:  # noqa: BLE001 - the attempt has failed already; its leftovers are worth a try, no more
             log.warning("%s: what the attempt left could not be kept: %s", self.claim.key, error)
             return None
+
+
+class _ServiceWatch:
+    """An agent whose service is gone may wait for it to the end of its time: after a while it is stopped."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._next = 0.0
+        self._ended_at: float | None = None
+
+    async def over(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        if self._ended_at is None and now >= self._next:
+            self._next = now + _SERVICE_EVERY_S
+            self._ended_at = now if await ended_service(self._sandbox) is not None else None
+        return self._ended_at is not None and now > self._ended_at + _SERVICE_GRACE_S
 
 
 async def _settled(sandbox: Sandbox) -> CommandState:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_pipeline.domain.ids import CellKey
+from eval_pipeline.environment.layers import AppSource
 from eval_pipeline.errors import BudgetExceeded
 from eval_pipeline.runner.cell import CellContext, CellDone, drive_cell
 from eval_pipeline.runner.services import Services
@@ -207,6 +208,7 @@ class Engine:
             ledger=services.ledger,
             backend=services.backend,
             layers=services.layers,
+            source=app_source(self.experiment),
             world_dirs=world_dirs,
             persister=services.persister,
             prices=services.prices_of(self.experiment),
@@ -247,6 +249,11 @@ class Engine:
             self.report.drained = True
             self._drain.set()
         self._finished.set()
+
+
+def app_source(experiment: ExperimentRow) -> AppSource:
+    commits = tuple(dict.fromkeys(arm.commit for arm in experiment.run.arms if arm.commit is not None))
+    return AppSource(repo=Path(experiment.repo), path=experiment.run.app_path, commits=commits)
 
 
 class _Heartbeat:

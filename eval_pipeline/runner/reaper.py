@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from eval_pipeline.environment.building import in_progress
+from eval_pipeline.runner.services import build_locks
 from eval_pipeline.sandbox.base import SandboxInfo
 from eval_pipeline.sandbox.local.backend import LocalBackend
 from eval_pipeline.settings import Settings
@@ -12,7 +15,7 @@ from eval_pipeline.store.records import Records
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """owner: attempt (an open attempt owns it), build (a layer is being built), nobody, or another installation's id."""
+    """owner: attempt (an open attempt owns it), build (its layer is being built), nobody, or another installation's id."""
 
     info: SandboxInfo
     owner: str
@@ -23,16 +26,17 @@ async def survey(settings: Settings, records: Records) -> list[Found]:
     backend = LocalBackend(installation, settings.state_dir, None)
     infos = await backend.list()
     owned = records.views.open_sandboxes()
-    building = bool(records.leases.living())
-    return [Found(info=info, owner=_owner(info, installation, owned, building)) for info in infos]
+    locks = build_locks(settings)
+    return [Found(info=info, owner=_owner(info, installation, owned, locks)) for info in infos]
 
 
-def _owner(info: SandboxInfo, installation: str, owned: set[str], building: bool) -> str:
+def _owner(info: SandboxInfo, installation: str, owned: set[str], locks: Path) -> str:
     if info.installation != installation:
         return info.installation
     if info.name in owned:
         return "attempt"
-    return "build" if info.tags.get("purpose") == "build" and building else "nobody"
+    layer = info.tags.get("layer")
+    return "build" if layer is not None and in_progress(locks, layer) else "nobody"
 
 
 async def reap(settings: Settings, records: Records) -> list[str]:

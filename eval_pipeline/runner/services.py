@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from eval_pipeline.domain.app import AppManifest
 from eval_pipeline.domain.ids import CellKey
-from eval_pipeline.environment.layers import Layers
+from eval_pipeline.environment.layers import Layers, PhaseMeans
 from eval_pipeline.errors import SpecError
 from eval_pipeline.gateway.client import Gateway
 from eval_pipeline.gateway.paths import Paths
@@ -20,11 +21,13 @@ from eval_pipeline.sandbox.local.backend import Egress, LocalBackend
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.artifacts import ArtifactStore, open_store
+from eval_pipeline.store.layers import LayerRows
 from eval_pipeline.store.leases import Leases
 from eval_pipeline.store.ledger import ExperimentRow, Ledger
 from eval_pipeline.store.records import Records
 from eval_pipeline.store.snapshots import restore
 from eval_pipeline.store.views import Views
+from eval_pipeline.vault.environment import read_secrets
 
 GATEWAY_IDLE_S = 60.0
 
@@ -76,22 +79,38 @@ class Services:
         return restore(packed[digest], self.store, reachable_root(self.settings.state_dir) / "worlds")
 
 
+def build_locks(settings: Settings) -> Path:
+    return settings.state_dir / "locks"
+
+
+def _build(manifest: AppManifest) -> PhaseMeans:
+    return PhaseMeans(secrets=read_secrets(manifest.secrets.build))
+
+
+def _agent(manifest: AppManifest) -> PhaseMeans:
+    return PhaseMeans(egress=manifest.egress, secrets=read_secrets(manifest.secrets.agent))
+
+
 @contextmanager
 def open_services(settings: Settings, records: Records) -> Generator[Services]:
     gateway = Gateway(Paths.of(settings.state_dir), settings.state_dir, local=(), idle_s=GATEWAY_IDLE_S)
     installation = records.ledger.installation_id()
+    scratch = settings.state_dir / "tmp"
     egress = Egress(admit=gateway.admit, release=gateway.release)
     backend = LocalBackend(installation, settings.state_dir, egress, unsafe=settings.unsafe_no_isolation)
     store = open_store(settings)
     world_dirs: dict[str, Path] = {}
-    persister = Persister(store, records.verdicts, settings.state_dir / "tmp", world_dirs)
+    persister = Persister(store, records.verdicts, scratch, world_dirs)
+    rows = LayerRows(records.database, backend.name, backend.place)
     try:
         yield Services(
             settings=settings,
             records=records,
             store=store,
             backend=backend,
-            layers=Layers(backend, backend, installation, settings.state_dir / "locks"),
+            layers=Layers(
+                backend, rows, store, installation, build_locks(settings), scratch, build_means=_build, agent_means=_agent
+            ),
             persister=persister,
             gateway=gateway,
             installation=installation,

@@ -134,6 +134,12 @@ class Collected:
     skipped: Mapping[str, str]
 
 
+@dataclass(frozen=True, kw_only=True)
+class LayerContent:
+    digest: str
+    size_bytes: int
+
+
 class Sandbox(Protocol):
     @property
     def name(self) -> str: ...
@@ -198,8 +204,28 @@ class Backend(Protocol):
         """End the sandbox, seal what it wrote as the layer `key`, and return its ref. Idempotent per key."""
         ...
 
+    async def base_layer(self, *, requirements: bytes | None = None, dockerfile: bytes | None = None) -> str:
+        """The ref of the lowest layer: with the wheels of a hashed pip lock, or made from a Dockerfile. Idempotent per content.
+
+        Raises BuildError when it can't be made, SpecError when this backend makes none of that kind.
+        """
+        ...
+
     def layer(self, key: str) -> str | None:
         """The ref of a sealed layer, or None."""
+        ...
+
+    def layer_content(self, key: str) -> LayerContent | None:
+        """What was sealed; None when there is no such layer, or when this can't be known here."""
+        ...
+
+    async def remove_layer(self, key: str) -> None:
+        """Idempotent. For a layer that no sandbox stands on."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Where this backend's refs mean something: they are of no use at another place."""
         ...
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from eval_pipeline.errors import SpecError
@@ -12,9 +13,12 @@ from eval_pipeline.errors import SpecError
 # Set inside a git hook, they would lead every call to the hook's repository instead of the app's.
 _REPOSITORY_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_NAMESPACE")
 
+# The commits we make ourselves must be equal for equal trees.
+_ALWAYS_THEN = {"GIT_AUTHOR_DATE": "2000-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z"}
+
 
 def _git(repo: Path, *args: str, index: Path | None = None) -> subprocess.CompletedProcess[bytes]:
-    env = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}
+    env = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES} | _ALWAYS_THEN
     if index is not None:
         env["GIT_INDEX_FILE"] = str(index)
     try:
@@ -86,18 +90,54 @@ def read_file(repo: Path, tree: str, name: str) -> bytes:
     return done.stdout
 
 
-def archive(repo: Path, tree: str) -> bytes:
-    """The tree as an uncompressed tar."""
-    done = _git(repo, "archive", "--format=tar", tree)
-    if done.returncode != 0:
-        raise SpecError(
-            f"the app's tree {tree[:12]} is gone from {repo}: {done.stderr.decode(errors='replace').strip()}",
-            hint="a WORKTREE run can be resumed only while git keeps its objects; start it again with --fresh",
-        )
-    return done.stdout
-
-
 def commits_between(repo: Path, old: str, new: str) -> int | None:
     """How many commits `new` is ahead of `old`; None when git can't say."""
     done = _git(repo, "rev-list", "--count", f"{old}..{new}")
     return int(done.stdout) if done.returncode == 0 else None
+
+
+def distance(repo: Path, ancestor: str, commit: str) -> int | None:
+    """How many commits `commit` is ahead of its ancestor; None when that is no ancestor of it, or is not known here."""
+    if _git(repo, "merge-base", "--is-ancestor", ancestor, commit).returncode != 0:
+        return None
+    return commits_between(repo, ancestor, commit)
+
+
+def common_ancestor(repo: Path, commits: Sequence[str]) -> str | None:
+    """The best commit that all of `commits` descend from; None when there is none."""
+    done = _git(repo, "merge-base", "--octopus", *commits)
+    return done.stdout.decode().strip() or None if done.returncode == 0 else None
+
+
+def bundle(repo: Path, tree: str, *, over: str | None = None) -> bytes:
+    """A git bundle with the tree as one commit on the branch `app`; with `over`, only what that tree's bundle lacks.
+
+    The commits are made anew from the trees alone, so neither history nor anything outside the app's folder travels, and nothing is
+    written into `repo`. Equal trees give equal commits.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = _borrowing(repo, Path(folder))
+        base = None if over is None else _commit_of(scratch, over, repo)
+        tip = _commit_of(scratch, tree, repo, parent=base)
+        _text(scratch, "update-ref", "refs/heads/app", tip, problem=f"the tree {tree[:12]} can't be bundled")
+        done = _git(scratch, "bundle", "create", "--quiet", "-", "refs/heads/app", *([f"^{base}"] if base else []))
+        if done.returncode != 0:
+            raise SpecError(f"the tree {tree[:12]} can't be bundled: {done.stderr.decode(errors='replace').strip()}")
+        return done.stdout
+
+
+def _borrowing(repo: Path, folder: Path) -> Path:
+    """A bare repository in `folder` that reads the objects of `repo`."""
+    kind = _text(repo, "rev-parse", "--show-object-format", problem=f"{repo} is not a git repository")
+    objects = _text(repo, "rev-parse", "--path-format=absolute", "--git-path", "objects", problem=f"{repo} has no objects")
+    _text(folder, "init", "--quiet", "--bare", f"--object-format={kind}", ".", problem="git init failed")
+    (folder / "objects" / "info" / "alternates").write_text(f"{objects}\n")
+    return folder
+
+
+def _commit_of(scratch: Path, tree: str, repo: Path, parent: str | None = None) -> str:
+    who = ["-c", "user.name=evals", "-c", "user.email=evals@localhost", "-c", "commit.gpgSign=false"]
+    args = [*who, "commit-tree", "-m", "app", *(["-p", parent] if parent else []), tree]
+    gone = f"the app's tree {tree[:12]} is gone from {repo}"
+    hint = "a WORKTREE run can be resumed only while git keeps its objects; start it again with --fresh"
+    return _text(scratch, *args, problem=gone, hint=hint)

@@ -173,7 +173,7 @@ layers = sa.Table(
     sa.Column("ref", sa.Text, nullable=False),
     sa.Column("digest", sa.Text),
     sa.Column("size_bytes", sa.BigInteger),
-    sa.Column("built_s", sa.Double, nullable=False),
+    sa.Column("built_s", sa.Double),
     sa.Column("state", sa.Text),  # artifact of the app's own dump of a prepared layer
     sa.Column("expires_at", Time),
     _now("created_at"),

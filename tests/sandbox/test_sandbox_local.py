@@ -341,7 +341,7 @@ async def test_the_base_layer_brings_python_and_wheels(backend: LocalBackend, pl
     lines = wheel.read_text().split("\nclick==", 1)[1]
     click = "click==" + lines.split("\n\n")[0].split("\n    # via")[0].strip().rstrip("\\")
     requirements = "\n".join(line for line in click.splitlines() if not line.strip().startswith("#")).encode() + b"\n"
-    first, second = await asyncio.gather(backend.host_layer(requirements), backend.host_layer(requirements))
+    first, second = await asyncio.gather(backend.base_layer(requirements=requirements), backend.base_layer(requirements=requirements))
     assert first == second
     sandbox = await backend.get_or_create(spec(layers=[first]))
     look = "import sys, ssl, sqlite3, click, ctypes; print(sys.version, click.__file__, sys.prefix, sep='|')"
@@ -356,7 +356,7 @@ async def test_the_base_layer_brings_python_and_wheels(backend: LocalBackend, pl
     owned, foreign, compiled = map(int, stdout.split())
     assert (owned > 20, foreign, compiled > 10) == (True, 0, True)
     with pytest.raises(BuildError, match="hash"):
-        await backend.host_layer(b"click\n")
+        await backend.base_layer(requirements=b"click\n")
     assert [path.name for path in places.layers.glob("*.partial")] == []
 
 

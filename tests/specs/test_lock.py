@@ -315,7 +315,7 @@ def test_only_the_apps_own_folder_is_identity(project: Project) -> None:
 
 def test_a_tree_that_is_gone(project: Project) -> None:
     with pytest.raises(SpecError, match="is gone from") as caught:
-        git.archive(project.app, "0" * 40)
+        git.bundle(project.app, "0" * 40)
     assert "--fresh" in (caught.value.hint or "")
 
 

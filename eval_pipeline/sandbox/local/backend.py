@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_pipeline.errors import ForeignSandbox, IsolationUnavailable, SandboxError, SpecError
-from eval_pipeline.sandbox.base import RUN_DIR, Sandbox, SandboxInfo, SandboxSpec
+from eval_pipeline.sandbox.base import RUN_DIR, LayerContent, Sandbox, SandboxInfo, SandboxSpec
 from eval_pipeline.sandbox.local import disk, guarantees, hostlayer, launch, layers, limits, preflight, script
 from eval_pipeline.sandbox.local.places import Places, own_directory, prepare
 from eval_pipeline.sandbox.local.safefs import remove_tree
@@ -179,12 +179,24 @@ class LocalBackend:
         path = layers.find(self._places.layers, key)
         return None if path is None else str(path)
 
-    async def host_layer(self, requirements: bytes | None = None) -> str:
-        """The base layer of this machine: our own interpreter and the wheels of a hashed requirements file, at /opt/venv.
+    def layer_content(self, key: str) -> LayerContent | None:
+        return layers.content(self._places.layers, key)
 
-        Raises BuildError with pip's own words.
-        """
+    async def remove_layer(self, key: str) -> None:
+        await asyncio.to_thread(layers.remove, self._places.layers, key)
+
+    async def base_layer(self, *, requirements: bytes | None = None, dockerfile: bytes | None = None) -> str:
+        """This machine's own interpreter and the wheels, at /opt/venv. Raises BuildError with pip's own words."""
+        if dockerfile is not None:
+            raise SpecError(
+                "the local backend builds no image from a Dockerfile: it needs neither an engine nor an account",
+                hint="write `image: {base: host, requirements: LOCK}` and `build: [COMMAND]`, or use a backend that builds images",
+            )
         return str(await asyncio.to_thread(hostlayer.build, self._places, requirements))
+
+    @property
+    def place(self) -> str:
+        return self._places.place
 
     async def aclose(self) -> None:
         """Sandboxes live on; nothing of ours needs an end."""

@@ -11,6 +11,7 @@ import stat
 from pathlib import Path
 
 from eval_pipeline.errors import SpecError
+from eval_pipeline.sandbox.base import LayerContent
 from eval_pipeline.sandbox.local.places import exclusive
 from eval_pipeline.sandbox.local.safefs import remove_tree
 
@@ -27,6 +28,22 @@ def find(layers: Path, key: str) -> Path | None:
     """The layer's directory; its record is written last, so a directory without one is no layer."""
     path = layers / check_key(key)
     return path if _record(path).is_file() and path.is_dir() else None
+
+
+def content(layers: Path, key: str) -> LayerContent | None:
+    path = find(layers, key)
+    if path is None:
+        return None
+    record = json.loads(_record(path).read_text())
+    return LayerContent(digest=record["digest"], size_bytes=record["size_bytes"])
+
+
+def remove(layers: Path, key: str) -> None:
+    """Its record goes first: from then on it is no layer, whatever is left of it."""
+    path = layers / check_key(key)
+    with exclusive(layers / f".{key}.lock"):
+        _record(path).unlink(missing_ok=True)
+        remove_tree(path)
 
 
 def _record(path: Path) -> Path:

@@ -47,6 +47,7 @@ class Places:
     inside: Identity
     rooted: bool
     host: str
+    place: str
     tag: str
     layers: Path
     scratch: Path
@@ -79,11 +80,13 @@ def prepare(state_dir: Path, *, rooted: bool = False) -> Places:
         own_directory(folder)
     inside = identity if rooted else _MAPPED
     tools = _install(root / "bin", identity, inside)
+    here = host_identity(state_dir)
     return Places(
         identity=identity,
         inside=inside,
         rooted=rooted,
-        host=host_identity(state_dir).id,
+        host=here.id,
+        place=here.place,
         tag=tag,
         layers=root / "layers",
         scratch=scratch,

@@ -27,7 +27,7 @@ CREATE TABLE evals.layers (
     ref TEXT NOT NULL,
     digest TEXT,
     size_bytes BIGINT,
-    built_s DOUBLE PRECISION NOT NULL,
+    built_s DOUBLE PRECISION,
     state TEXT,
     expires_at TIMESTAMP WITH TIME ZONE,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,

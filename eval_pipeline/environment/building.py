@@ -1,0 +1,190 @@
+"""Making one layer: by one process at a time and one task in it, in a sandbox, seen only once it is whole."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from eval_pipeline.domain.app import Resources as AppResources
+from eval_pipeline.domain.ids import sandbox_name
+from eval_pipeline.environment.lifecycle import APP_DIR, run_command
+from eval_pipeline.errors import BuildError
+from eval_pipeline.sandbox.base import Backend, Resources, Sandbox, SandboxSpec
+
+BUILD_TIMEOUT_S = 1800.0
+_POLL_S = 0.05
+# Prints the living processes beside PID 1 and this one, by name, when they are still there after 2 s
+_OTHERS = """
+n=0
+while [ $n -lt 40 ]; do
+  left=
+  for p in /proc/[0-9]*; do
+    pid=${p#/proc/}
+    [ "$pid" = 1 ] || [ "$pid" = $$ ] || ! read -r stat <"$p/stat" || case $stat in
+      *") Z "*) ;;
+      *) read -r name <"$p/comm" && left="$left $name" ;;
+    esac
+  done 2>/dev/null
+  [ -n "$left" ] || exit 0
+  n=$((n + 1))
+  sleep 0.05
+done
+echo "$left"
+"""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One command of a build. env and secrets only where the app's own code runs."""
+
+    name: str
+    argv: Sequence[str]
+    workdir: str = APP_DIR
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    with_secrets: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """What a layer is made of. secrets: for the steps that ask for them. egress: of the whole sandbox."""
+
+    key: str
+    app: str
+    parents: Sequence[str]
+    steps: Sequence[Step]
+    resources: AppResources
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    world: Path | None = None
+    egress: Sequence[str] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """seconds: None when the layer was there, because its record was lost."""
+
+    ref: str
+    seconds: float | None
+
+
+class Builder:
+    def __init__(self, backend: Backend, installation: str, lock_dir: Path) -> None:
+        self._backend = backend
+        self._installation = installation
+        self._lock_dir = lock_dir
+        self._tasks: dict[str, asyncio.Task[Any]] = {}
+
+    async def once(self, key: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What `make` returns, called by one at a time, also of several processes, and in this one not again once it went well."""
+        return await self.shared(key, lambda: self._locked(key, make))
+
+    async def shared(self, key: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The same within this process only."""
+        task = self._tasks.get(key)
+        if task is None:
+            task = self._tasks[key] = asyncio.create_task(make())
+            task.add_done_callback(lambda ended: self._forget_failed(key, ended))
+        return await asyncio.shield(task)
+
+    def _forget_failed(self, key: str, task: asyncio.Task[Any]) -> None:
+        """A build that failed is tried again by the next cell that needs it."""
+        if task.cancelled() or task.exception() is not None:
+            self._tasks.pop(key, None)
+
+    async def _locked(self, key: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        self._lock_dir.mkdir(parents=True, exist_ok=True)
+        handle = os.open(_lock_file(self._lock_dir, key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            while not _try_lock(handle):
+                await asyncio.sleep(_POLL_S)
+            return await make()
+        finally:
+            os.close(handle)
+
+    async def build(self, build: Build) -> Built:
+        """Raises BuildError with the end of the log when a step fails, or leaves a process behind."""
+        sealed = self._backend.layer(build.key)
+        if sealed is not None:
+            return Built(ref=sealed, seconds=None)
+        began = time.monotonic()
+        sandbox = await self.fresh_sandbox(build, purpose="build")
+        try:
+            for step in build.steps:
+                await self._step(sandbox, step, build.app)
+            ref = await self._backend.commit(sandbox, build.key)
+        finally:
+            await sandbox.terminate()
+        return Built(ref=ref, seconds=time.monotonic() - began)
+
+    async def fresh_sandbox(self, build: Build, *, purpose: str) -> Sandbox:
+        """For the holder of the key's lock. What an interrupted one left is ended: half-done work is not continued."""
+        spec = SandboxSpec(
+            name=sandbox_name(self._installation, f"{purpose}:{build.key}", 0),
+            installation=self._installation,
+            tags={"purpose": purpose, "layer": build.key},
+            layers=build.parents,
+            world=build.world,
+            files=build.files,
+            secrets=build.secrets,
+            egress=build.egress,
+            resources=Resources(**build.resources.model_dump()),
+        )
+        if (left := await self._backend.find(spec.name)) is not None:
+            await left.terminate()
+        return await self._backend.get_or_create(spec)
+
+    async def _step(self, sandbox: Sandbox, step: Step, app: str) -> None:
+        try:
+            await run_command(
+                sandbox,
+                step.name,
+                step.argv,
+                timeout_s=BUILD_TIMEOUT_S,
+                workdir=step.workdir,
+                env=step.env,
+                with_secrets=step.with_secrets,
+            )
+            await _require_quiet(sandbox, step.name)
+        except BuildError as error:
+            raise BuildError(f"{app}: {step.name}: {error}", hint=error.hint) from None
+
+
+async def _require_quiet(sandbox: Sandbox, after: str) -> None:
+    """A process that still runs would be cut off in the middle of what it writes, and every copy would start from that."""
+    await run_command(sandbox, f"{after}.left", ["/bin/sh", "-c", _OTHERS], timeout_s=60, workdir="/")
+    stdout, _ = await sandbox.logs(f"{after}.left")
+    if left := sorted(set(stdout.decode(errors="replace").split())):
+        raise BuildError(
+            f"processes were left running: {', '.join(left)}", hint="stop what the command starts before it ends, and wait for it"
+        )
+
+
+def in_progress(lock_dir: Path, key: str) -> bool:
+    """Whether some process builds this layer now."""
+    try:
+        handle = os.open(_lock_file(lock_dir, key), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _try_lock(handle, fcntl.LOCK_SH)
+    finally:
+        os.close(handle)
+
+
+def _lock_file(lock_dir: Path, key: str) -> Path:
+    return lock_dir / f"{key}.lock"
+
+
+def _try_lock(handle: int, kind: int = fcntl.LOCK_EX) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,129 @@
+"""The app's commands in a sandbox: run to their end, services up until they answer, and the state dumped."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Mapping, Sequence
+
+from eval_pipeline.domain.app import AppManifest, ServicesSpec
+from eval_pipeline.domain.outcome import ServiceEnd
+from eval_pipeline.errors import BuildError, SandboxError
+from eval_pipeline.sandbox.base import OUTPUT_DIR, CommandState, Phase, Sandbox
+
+APP_DIR = "/app"
+STATE_DIR = f"{OUTPUT_DIR}/state"
+UP, READY, ALIVE, DOWN, DUMP = "up", "ready", "alive", "down", "dump"
+DUMP_TIMEOUT_S = 300.0
+DOWN_TIMEOUT_S = 60.0
+_LOG_BYTES = 4000
+_POLL_MIN_S, _POLL_MAX_S = 0.004, 0.1
+
+
+async def run_command(
+    sandbox: Sandbox,
+    name: str,
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    workdir: str = APP_DIR,
+    env: Mapping[str, str] | None = None,
+    with_secrets: bool = False,
+) -> float:
+    """To its end with code 0; the seconds it took. Raises BuildError with the end of its log."""
+    await sandbox.start(name, argv, env=env or {}, workdir=workdir, with_secrets=with_secrets)
+    state = await settled(sandbox, name, timeout_s)
+    if state.phase is Phase.EXITED and state.exit_code == 0:
+        return state.elapsed_s or 0.0
+    if state.phase is Phase.RUNNING:
+        await sandbox.stop(name)
+        how = f"had not ended after {timeout_s:g} s"
+    else:
+        how = f"ended with {state.exit_code if state.phase is Phase.EXITED else state.phase}"
+    if hit := await sandbox.limits_hit():
+        how = f"{how} (limit reached: {', '.join(hit)})"
+    log = await last_words(sandbox, name)
+    raise BuildError(
+        f"`{shlex.join(argv)}` {how}: {log.splitlines()[-1]}\n--- its log ends with\n{log}",
+        hint="the command runs in the app's folder inside a sandbox without a route; fix it and run again",
+    )
+
+
+async def settled(sandbox: Sandbox, name: str, timeout_s: float) -> CommandState:
+    """Its state once it runs no more, or after that time."""
+    loop = asyncio.get_running_loop()
+    deadline, pause_s = loop.time() + timeout_s, _POLL_MIN_S
+    while (state := await sandbox.state(name)).phase is Phase.RUNNING and loop.time() < deadline:
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, _POLL_MAX_S)
+    return state
+
+
+async def last_words(sandbox: Sandbox, name: str) -> str:
+    stdout, stderr = await sandbox.logs(name, _LOG_BYTES)
+    return (stdout + stderr).decode(errors="replace").strip()[-_LOG_BYTES:] or "it printed nothing"
+
+
+async def start_services(sandbox: Sandbox, services: ServicesSpec, env: Mapping[str, str]) -> float:
+    """Up, and ready; the seconds that took. Done again on the same sandbox, it finds what stands.
+
+    Raises SandboxError with the services' own words: before an agent has begun, their failure is infrastructure.
+    """
+    if services.up is None:
+        return 0.0
+    loop = asyncio.get_running_loop()
+    began, pause_s = loop.time(), _POLL_MIN_S
+    await sandbox.start(UP, services.up, env=env, workdir=APP_DIR, with_secrets=True)
+    for number in range(1, 1_000_000):
+        ended = await ended_service(sandbox)
+        if ended is not None:
+            raise SandboxError(f"the services did not come up: {ended.said}")
+        left_s = services.ready_timeout_s - (loop.time() - began)
+        if services.ready is None or await _answers(sandbox, services.ready, f"{READY}.{number}", left_s):
+            break
+        if left_s <= 0:
+            said = f"{await last_words(sandbox, f'{READY}.{number}')}; {await last_words(sandbox, UP)}"
+            raise SandboxError(f"the services were not ready within {services.ready_timeout_s:g} s: {said}")
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, _POLL_MAX_S)
+    return loop.time() - began
+
+
+async def _answers(sandbox: Sandbox, argv: Sequence[str], name: str, left_s: float) -> bool:
+    await sandbox.start(name, argv, env={}, workdir=APP_DIR)
+    state = await settled(sandbox, name, max(left_s, 0.1))
+    if state.phase is Phase.RUNNING:
+        await sandbox.stop(name)
+    return state.phase is Phase.EXITED and state.exit_code == 0
+
+
+async def ended_service(sandbox: Sandbox) -> ServiceEnd | None:
+    """How `up` ended, when it did with anything but 0; None while it runs, and when it left its services to themselves."""
+    state = await sandbox.state(UP)
+    if state.phase is not Phase.EXITED or state.exit_code == 0:
+        return None
+    return ServiceEnd(exit_code=state.exit_code, said=f"`up` ended with code {state.exit_code}: {await last_words(sandbox, UP)}")
+
+
+async def silent_service(sandbox: Sandbox, services: ServicesSpec) -> ServiceEnd | None:
+    """Of services left to themselves: one that does not answer any more; nobody saw how it ended."""
+    state = await sandbox.state(UP)
+    if services.ready is None or state.phase is not Phase.EXITED or state.exit_code != 0:
+        return None
+    if await _answers(sandbox, services.ready, ALIVE, services.ready_timeout_s):
+        return None
+    return ServiceEnd(exit_code=None, said=f"the services answer no more: {await last_words(sandbox, ALIVE)}")
+
+
+async def stop_services(sandbox: Sandbox, services: ServicesSpec) -> None:
+    """Cleanly, where the app can. Raises BuildError."""
+    if services.down is not None:
+        await run_command(sandbox, DOWN, services.down, timeout_s=DOWN_TIMEOUT_S)
+        await settled(sandbox, UP, DOWN_TIMEOUT_S)
+
+
+async def dump_state(sandbox: Sandbox, manifest: AppManifest) -> float:
+    """The state, below /out/state and nothing else there; the seconds it took. Raises BuildError."""
+    assert manifest.dump is not None
+    fresh = 'rm -rf -- "$0" && mkdir -- "$0" && exec "$@"'
+    return await run_command(sandbox, DUMP, ["/bin/sh", "-c", fresh, STATE_DIR, *manifest.dump], timeout_s=DUMP_TIMEOUT_S)
