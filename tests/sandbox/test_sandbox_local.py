@@ -341,7 +341,9 @@ async def test_the_base_layer_brings_python_and_wheels(backend: LocalBackend, pl
     lines = wheel.read_text().split("\nclick==", 1)[1]
     click = "click==" + lines.split("\n\n")[0].split("\n    # via")[0].strip().rstrip("\\")
     requirements = "\n".join(line for line in click.splitlines() if not line.strip().startswith("#")).encode() + b"\n"
-    first, second = await asyncio.gather(backend.base_layer(requirements=requirements), backend.base_layer(requirements=requirements))
+    first, second = await asyncio.gather(
+        backend.base_layer(requirements=requirements), backend.base_layer(requirements=requirements)
+    )
     assert first == second
     sandbox = await backend.get_or_create(spec(layers=[first]))
     look = "import sys, ssl, sqlite3, click, ctypes; print(sys.version, click.__file__, sys.prefix, sep='|')"
