@@ -17,13 +17,14 @@ from typing import Any
 from eval_pipeline.domain.budget import reservation_usd
 from eval_pipeline.domain.cell import MAX_ATTEMPTS, AttemptResult, Outcome
 from eval_pipeline.domain.ids import CellKey, sandbox_name
-from eval_pipeline.domain.outcome import ServiceEnd, Stop, decide
+from eval_pipeline.domain.outcome import Stop, decide
 from eval_pipeline.domain.usage import Usage
 from eval_pipeline.environment.layers import AppSource, Layers, Prepared
-from eval_pipeline.environment.lifecycle import APP_DIR, dump_state, ended_service, silent_service, start_services
-from eval_pipeline.errors import BuildError, Cancelled, EvalsError, FenceLost, SandboxError, SandboxLost, StoreError
+from eval_pipeline.environment.lifecycle import APP_DIR
+from eval_pipeline.errors import Cancelled, EvalsError, FenceLost, SandboxError, SandboxLost, StoreError
 from eval_pipeline.gateway.client import Gateway
 from eval_pipeline.host import HostIdentity
+from eval_pipeline.runner.app_life import AppLife
 from eval_pipeline.runner.held import ENDING, in_words, isolation
 from eval_pipeline.runner.meter import Meter, exceeded
 from eval_pipeline.runner.persist import Persisted, Persister
@@ -51,7 +52,6 @@ GRACE_S = 5.0
 _POLL_MIN_S, _POLL_MAX_S = 0.02, 1.0
 _RETRY_BASE_S = 0.2
 _SETTLE_S = 10.0
-_SERVICE_EVERY_S, _SERVICE_GRACE_S, _SERVICE_SETTLE_S = 1.0, 15.0, 0.5
 _PERSIST_PAUSES_S = (1.0, 5.0)
 
 
@@ -129,8 +129,7 @@ class _Attempt:
         self.started_at = datetime.now(UTC)
         self._agent_started_at = attempt.agent_started_at
         self._began = time.monotonic()
-        self._evidence: dict[str, Any] = {}
-        self._service_end: ServiceEnd | None = None
+        self._app = AppLife(self.arm.manifest)
 
     async def result(self) -> AttemptResult:
         """How the attempt ended. Raises FenceLost, and Cancelled once the cancelled attempt is recorded."""
@@ -150,7 +149,7 @@ class _Attempt:
 
     async def finish(self, result: AttemptResult, *, last: bool) -> None:
         """Durable first, then the sandbox ends: what can't be ended, or a crash in between, is left to the reaper."""
-        evidence = {**self._evidence, **result.evidence, "isolation": isolation(self.context.backend)}
+        evidence = {**self._app.evidence, **result.evidence, "isolation": isolation(self.context.backend)}
         result = replace(result, evidence=evidence)
         await asyncio.to_thread(self.context.ledger.finish_attempt, self.claim, self.attempt.id, result, last=last)
         try:
@@ -168,9 +167,9 @@ class _Attempt:
             await sandbox.start(AGENT, list(self.arm.manifest.agent), env=self._env(), workdir=APP_DIR, with_secrets=True)
         state, stop = await self._watch(sandbox, left_s)
         await asyncio.to_thread(self.context.ledger.persisting, self.claim)
-        await self._look_at_services(sandbox, state)
+        await self._app.look_back(sandbox, state)
         hit = await sandbox.limits_hit()
-        await self._dump(sandbox)
+        await self._app.dump(sandbox)
         persisted = await self._persist(sandbox)
         used_up = exceeded(self.case.limits, self.context.prices, persisted.usages, persisted.calls, self.started_at.date())
         return await self._result(state, stop or self._overran(state) or used_up, persisted, hit)
@@ -202,10 +201,9 @@ class _Attempt:
             )
             built = time.monotonic()
             sandbox = await context.backend.get_or_create(self._spec(attempt, prepared))
-            services = self.arm.manifest.services
-            ready_s = None if services is None else await start_services(sandbox, services, self._env())
-        self._evidence |= {"layer": prepared.key, "image_commit": prepared.image_commit, "state_before": prepared.state}
-        self._evidence["setup"] = {
+            ready_s = await self._app.start(sandbox, self._env())
+        self._app.evidence |= {"layer": prepared.key, "image_commit": prepared.image_commit, "state_before": prepared.state}
+        self._app.evidence["setup"] = {
             "layers_s": round(built - self._began, 4),
             "services_s": None if ready_s is None else round(ready_s, 4),
             "total_s": round(time.monotonic() - self._began, 4),
@@ -248,7 +246,6 @@ class _Attempt:
         deadline = loop.time() + left_s + GRACE_S
         meter = Meter(self.case.limits, self.context.prices, self.started_at)
         pause_s = _POLL_MIN_S
-        watchdog = _ServiceWatch(sandbox) if self.arm.manifest.services is not None else None
         while True:
             state = await sandbox.state(AGENT)
             if state.phase is Phase.LOST:
@@ -259,34 +256,13 @@ class _Attempt:
                 return state, None
             self._stop_if_cancelled()
             stop = Stop.DEADLINE if loop.time() > deadline else await meter.read(sandbox)
-            if stop is None and watchdog is not None and await watchdog.over():
+            if stop is None and await self._app.gave_up(sandbox):
                 stop = Stop.SERVICE
             if stop is not None:
                 await sandbox.stop(AGENT)
                 return await _settled(sandbox), stop
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.3, _POLL_MAX_S)
-
-    async def _look_at_services(self, sandbox: Sandbox, state: CommandState) -> None:
-        """A service's end and the agent's failure over it come together: the supervisor may still be about to say so."""
-        services = self.arm.manifest.services
-        if services is None or state.phase is Phase.LOST:
-            return
-        deadline = asyncio.get_running_loop().time() + (_SERVICE_SETTLE_S if state.exit_code != 0 else 0)
-        while (end := await ended_service(sandbox)) is None and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(_POLL_MIN_S)
-        self._service_end = end or (await silent_service(sandbox, services) if state.exit_code != 0 else None)
-        if self._service_end is not None:
-            self._evidence["service_end"] = self._service_end.said
-
-    async def _dump(self, sandbox: Sandbox) -> None:
-        """Without a dump there is no difference to the world as it was, and that is what the record then says."""
-        if self.arm.manifest.dump is None or not await sandbox.alive():
-            return
-        try:
-            self._evidence["dump_s"] = round(await dump_state(sandbox, self.arm.manifest), 4)
-        except BuildError as error:
-            self._evidence["dump_error"] = str(error)
 
     def _stop_if_cancelled(self) -> None:
         if self.context.cancelled():
@@ -299,7 +275,7 @@ class _Attempt:
             stop=stop,
             platform_faults=await asyncio.to_thread(self._faults),
             limits_hit=[in_words(limit, self.arm.manifest.resources) for limit in hit],
-            service=self._service_end,
+            service=self._app.ended,
         )
         return AttemptResult(
             outcome=decision.outcome,
@@ -361,22 +337,6 @@ class _Attempt:
         except Exception as error:  # noqa: BLE001 - the attempt has failed already; its leftovers are worth a try, no more
             log.warning("%s: what the attempt left could not be kept: %s", self.claim.key, error)
             return None
-
-
-class _ServiceWatch:
-    """An agent whose service is gone may wait for it to the end of its time: after a while it is stopped."""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
-        self._next = 0.0
-        self._ended_at: float | None = None
-
-    async def over(self) -> bool:
-        now = asyncio.get_running_loop().time()
-        if self._ended_at is None and now >= self._next:
-            self._next = now + _SERVICE_EVERY_S
-            self._ended_at = now if await ended_service(self._sandbox) is not None else None
-        return self._ended_at is not None and now > self._ended_at + _SERVICE_GRACE_S
 
 
 async def _settled(sandbox: Sandbox) -> CommandState:

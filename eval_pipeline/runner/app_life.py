@@ -1,0 +1,60 @@
+"""The app around an agent: its services before, meanwhile and after, and the state that is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from eval_pipeline.domain.app import AppManifest
+from eval_pipeline.domain.outcome import ServiceEnd
+from eval_pipeline.environment.lifecycle import dump_state, ended_service, silent_service, start_services
+from eval_pipeline.errors import BuildError
+from eval_pipeline.sandbox.base import CommandState, Phase, Sandbox
+
+_EVERY_S, _GRACE_S, _SETTLE_S, _POLL_S = 1.0, 15.0, 0.5, 0.02
+
+
+class AppLife:
+    """Of one attempt. evidence: what is found out, for the attempt's record. ended: the service that ended while the agent ran."""
+
+    def __init__(self, manifest: AppManifest) -> None:
+        self._manifest = manifest
+        self._services = manifest.services
+        self._next_look = 0.0
+        self._ended_at: float | None = None
+        self.ended: ServiceEnd | None = None
+        self.evidence: dict[str, Any] = {}
+
+    async def start(self, sandbox: Sandbox, env: Mapping[str, str]) -> float | None:
+        """Seconds until the services answered; None without any. Raises SandboxError."""
+        return None if self._services is None else await start_services(sandbox, self._services, env)
+
+    async def gave_up(self, sandbox: Sandbox) -> bool:
+        """Whether a service ended some time ago: its agent may wait for it to the end of its time."""
+        now = asyncio.get_running_loop().time()
+        if self._services is not None and self._ended_at is None and now >= self._next_look:
+            self._next_look = now + _EVERY_S
+            self._ended_at = now if await ended_service(sandbox) is not None else None
+        return self._ended_at is not None and now > self._ended_at + _GRACE_S
+
+    async def look_back(self, sandbox: Sandbox, agent: CommandState) -> None:
+        """A service's end and the agent's failure over it come together: the supervisor may still be about to say so."""
+        if self._services is None or agent.phase is Phase.LOST:
+            return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (0 if agent.exit_code == 0 else _SETTLE_S)
+        while (end := await ended_service(sandbox)) is None and loop.time() < deadline:
+            await asyncio.sleep(_POLL_S)
+        self.ended = end or (None if agent.exit_code == 0 else await silent_service(sandbox, self._services))
+        if self.ended is not None:
+            self.evidence["service_end"] = self.ended.said
+
+    async def dump(self, sandbox: Sandbox) -> None:
+        """Without a dump there is no difference to the world as it was; the record then says why."""
+        if self._manifest.dump is None or not await sandbox.alive():
+            return
+        try:
+            self.evidence["dump_s"] = round(await dump_state(sandbox, self._manifest), 4)
+        except BuildError as error:
+            self.evidence["dump_error"] = str(error)
