@@ -42,6 +42,15 @@ OUTPUT_DIR = "/out"
 WORLD_DIR = "/world"
 RUN_DIR = "/run/evals"
 USER_NAMESPACE = "user namespace"
+STATE_DIR = f"{OUTPUT_DIR}/state"
+SKIPPED_NAME = "skipped.json"
+
+
+def world_path(target: str) -> str | None:
+    """The path in the snapshot that a link below /out/state stands for; None for a link that leads anywhere else."""
+    path = target.removeprefix(f"{WORLD_DIR}/")
+    plain = path != target and all(part not in ("", ".", "..") for part in path.split("/"))
+    return path if plain else None
 
 
 def isolation_level(missing: Mapping[str, str]) -> str:
@@ -126,7 +135,7 @@ class SandboxInfo:
 class Collected:
     """The output bundle's contents. `skipped`: path -> why it was left out (link, FIFO, device, too large, bad name).
 
-    Paths are relative to /out; names that are not UTF-8 are kept through surrogateescape.
+    Paths are relative to /out; names that are not UTF-8 are kept through surrogateescape. n_files, size_bytes: regular files.
     """
 
     n_files: int
@@ -169,7 +178,11 @@ class Sandbox(Protocol):
         ...
 
     async def collect(self, dest: Path) -> Collected:
-        """Write /out and the commands' logs as one tar.gz to `dest`: `out/...`, `logs/<command>.stdout|stderr`."""
+        """Write /out and the commands' logs as one tar.gz to `dest`: `out/...`, `logs/<command>.stdout|stderr`.
+
+        Regular files and directories; below `out/state/` also symbolic links that `world_path` takes, as symbolic links and never
+        followed. What is skipped stands in the bundle too: `skipped.json`, path -> why, left out when nothing was skipped.
+        """
         ...
 
     def forward(self, port: int, at: int | None = None) -> AbstractAsyncContextManager[Address]:

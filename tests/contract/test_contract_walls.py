@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import secrets
 import socket
@@ -208,6 +209,24 @@ async def test_hostile_names_and_kinds_are_collected_or_named(sandbox: Sandbox, 
     first = (tmp_path / "bundle.tar.gz").read_bytes()
     await sandbox.collect(tmp_path / "again.tar.gz")
     assert (tmp_path / "again.tar.gz").read_bytes() == first
+
+
+async def test_links_into_the_world_are_collected_below_the_state_only(sandbox: Sandbox, tmp_path: Path) -> None:
+    script = """
+        mkdir -p state/documents; ln -s /world/contract.txt state/documents/contract.txt; ln -s /world/gone state/gone
+        ln -s /world/contract.txt outside; ln -s /world/../etc/passwd state/up; ln -s /etc/passwd state/host; ln -s /world state/all
+        ln -s ../../world/contract.txt state/relative; ln -s /world/contract.txt/ state/folder
+    """
+    code, _, stderr = await run(sandbox, script)
+    assert code == 0, stderr
+    collected = await sandbox.collect(tmp_path / "bundle.tar.gz")
+    with tarfile.open(tmp_path / "bundle.tar.gz") as tar:
+        links = {member.name: member.linkname for member in tar if not (member.isreg() or member.isdir())}
+        told = tar.extractfile("skipped.json")
+        assert told is not None
+        assert json.loads(told.read()) == collected.skipped
+    assert links == {"out/state/documents/contract.txt": "/world/contract.txt", "out/state/gone": "/world/gone"}
+    assert {"outside", *(f"state/{name}" for name in ("up", "host", "all", "relative", "folder"))} <= collected.skipped.keys()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -52,7 +53,36 @@ def test_links_sockets_and_fifos_are_named_not_opened(tmp_path: Path) -> None:
     packed = pack(out, logs, tmp_path / "b.tar.gz")
     assert packed.skipped == {"link": "a symbolic link", "fifo": "a FIFO", "../logs/agent.stdout": "a symbolic link"}
     with tarfile.open(tmp_path / "b.tar.gz") as tar:
-        assert tar.getnames() == []
+        assert tar.getnames() == ["skipped.json"]
+        told = tar.extractfile("skipped.json")
+        assert told is not None
+        assert json.loads(told.read()) == packed.skipped
+
+
+def test_below_the_state_a_link_into_the_world_is_kept_as_a_link(tmp_path: Path) -> None:
+    out, logs = folders(tmp_path)
+    (out / "state" / "documents").mkdir(parents=True)
+    kept = {"plain": "/world/documents/a.txt", "long": "/world/" + "d" * 200 + "/x", "odd": "/world/a\nb\udcff"}
+    for name, target in kept.items():
+        (out / "state" / "documents" / name).symlink_to(target)
+    bad = ["/world", "/world/", "/world/../etc/passwd", "/world//a", "/world/./a", "/world/a/", "/worlds/a", "world/a", "../../world/a"]
+    for number, target in enumerate(bad):
+        os.symlink(target, out / "state" / f"bad{number}")
+    (out / "files").mkdir()
+    (out / "files" / "elsewhere").symlink_to("/world/documents/a.txt")
+    (out / "statement").symlink_to("/world/documents/a.txt")
+    packed = pack(out, logs, tmp_path / "b.tar.gz")
+    with tarfile.open(tmp_path / "b.tar.gz", errors="surrogateescape") as tar:
+        links = {member.name: member.linkname for member in tar if member.issym()}
+    assert links == {f"out/state/documents/{name}": target for name, target in kept.items()}
+    assert set(packed.skipped) == {f"state/bad{number}" for number in range(len(bad))} | {"files/elsewhere", "statement"}
+    assert packed.n_files == 0
+
+
+def test_a_state_that_is_itself_a_link_is_skipped(tmp_path: Path) -> None:
+    out, logs = folders(tmp_path)
+    (out / "state").symlink_to("/world/documents")
+    assert pack(out, logs, tmp_path / "b.tar.gz").skipped == {"state": "a symbolic link"}
 
 
 def test_equal_content_gives_equal_bytes(tmp_path: Path) -> None:
@@ -112,7 +142,7 @@ def test_no_number_of_entries_fills_our_memory(tmp_path: Path) -> None:
     (logs / "agent.stdout").write_text("said\n")
     packed = pack(out, logs, tmp_path / "b.tar.gz", max_entries=2000)
     with tarfile.open(tmp_path / "b.tar.gz") as tar:
-        assert tar.getnames() == ["out/many", "out/zz", "logs/agent.stdout"]
+        assert tar.getnames() == ["out/many", "out/zz", "logs/agent.stdout", "skipped.json"]
     assert len(packed.skipped) == 1001
     assert packed.skipped["many/"] == "holds more entries than the bundle has left"
     assert packed.skipped["..."] == "more was left out than is named here"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import stat
 import tarfile
@@ -14,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, cast
 
-from eval_pipeline.sandbox.base import Collected
+from eval_pipeline.sandbox.base import SKIPPED_NAME, STATE_DIR, Collected, world_path
 from eval_pipeline.sandbox.local.safefs import open_dir, open_regular
 
 MAX_BYTES = 1 << 30
@@ -67,9 +68,9 @@ class _Exactly(io.RawIOBase):
 
 
 def pack(out_dir: Path, logs_dir: Path, dest: Path, max_bytes: int = MAX_BYTES, max_entries: int = MAX_ENTRIES) -> Collected:
-    """Write `out/...` and `logs/...` to the tar.gz `dest`, atomically. Equal content gives equal bytes.
+    """Write `out/...`, `logs/...` and, if need be, `skipped.json` to the tar.gz `dest`, atomically. Equal content gives equal bytes.
 
-    Regular files and directories only, `max_entries` of them in each of the two trees. Once the files' sizes sum up to `max_bytes` the ones that don't fit are skipped;
+    Regular files and directories, and links into the world below `out/state/`, `max_entries` in each of the two trees. Once the files' sizes sum up to `max_bytes` the ones that don't fit are skipped;
     a file that shrank meanwhile is listed too, its missing end being zeros.
     """
     dest.parent.mkdir(parents=True, exist_ok=True)
@@ -101,6 +102,11 @@ def _write(raw: io.BufferedIOBase, out_dir: Path, logs_dir: Path, max_bytes: int
                 _pack_dir(packing, fd, prefix, "" if prefix == "out" else "../logs/", 1)
             finally:
                 os.close(fd)
+        if packing.skipped:
+            told = json.dumps(packing.skipped).encode()
+            info = tarfile.TarInfo(SKIPPED_NAME)
+            info.size = len(told)
+            packing.add(info, io.BytesIO(told))
     return packing
 
 
@@ -114,6 +120,8 @@ def _pack_dir(packing: _Packing, dir_fd: int, arcname: str, shown: str, depth: i
             _pack_subdir(packing, dir_fd, name, f"{arcname}/{name}", where, depth)
         elif stat.S_ISREG(mode):
             _pack_file(packing, dir_fd, name, f"{arcname}/{name}", where)
+        elif stat.S_ISLNK(mode) and f"/{arcname}/".startswith(f"{STATE_DIR}/"):
+            _pack_link(packing, dir_fd, name, f"{arcname}/{name}", where)
         else:
             packing.skip(where, _KINDS.get(stat.S_IFMT(mode), "not a regular file"))
 
@@ -147,6 +155,20 @@ def _pack_subdir(packing: _Packing, dir_fd: int, name: str, arcname: str, where:
         _pack_dir(packing, deeper, arcname, where + "/", depth + 1)
     finally:
         os.close(deeper)
+
+
+def _pack_link(packing: _Packing, dir_fd: int, name: str, arcname: str, where: str) -> None:
+    try:
+        target = os.readlink(name, dir_fd=dir_fd)
+    except OSError as error:
+        packing.skip(where, f"could not be read: {error.strerror}")
+        return
+    if world_path(target) is None:
+        packing.skip(where, "a symbolic link that does not lead to a plain path below /world")
+        return
+    info = tarfile.TarInfo(arcname)
+    info.type, info.linkname = tarfile.SYMTYPE, target
+    packing.add(info)
 
 
 def _pack_file(packing: _Packing, dir_fd: int, name: str, arcname: str, where: str) -> None:
