@@ -117,8 +117,10 @@ def _status(cell: CellView) -> str:
 def _criteria(
     case: ScoredCase, world_digest: str, counted: AttemptView | None, verdicts: Mapping[str, VerdictRow]
 ) -> list[CriterionRow]:
-    bundle = counted.bundle if counted else None
-    asked = {} if bundle is None else {q.criterion.id: q.request_digest for q in questions(case.rubric, world_digest, bundle)}
+    asked: dict[str, str] = {}
+    if counted is not None and counted.bundle is not None:
+        found = questions(case.rubric, world_digest, counted.bundle, counted.evidence.get("state_before"))
+        asked = {question.criterion.id: question.request_digest for question in found}
     rows: list[CriterionRow] = []
     for criterion in case.rubric.criteria:
         found = verdicts.get(asked.get(criterion.id, ""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.runner.services import Services
@@ -15,17 +16,29 @@ from eval_pipeline.store.verdicts import VerdictRow
 MAX_TRIES = 3
 
 
-def unjudged(records: Records, experiment: ExperimentRow) -> dict[str, str]:
-    """Valid cells (key -> bundle) that lack a verdict: the rubric changed, a crash came between, or a check failed itself."""
-    cells = [cell for cell in records.views.cells(experiment.id) if cell.counted is not None and cell.counted.bundle is not None]
-    bundles = {cell.key: cell.counted.bundle for cell in cells if cell.counted is not None and cell.counted.bundle is not None}
-    have = records.verdicts.of_bundles(bundles.values())
-    return {key: bundle for key, bundle in bundles.items() if _missing(experiment, key, bundle, have)}
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What is stored of a valid attempt, by digest. state_before: None when there is no state to compare with."""
+
+    bundle: str
+    state_before: str | None
 
 
-def _missing(experiment: ExperimentRow, key: str, bundle: str, have: Mapping[str, VerdictRow]) -> bool:
+def unjudged(records: Records, experiment: ExperimentRow) -> dict[str, Kept]:
+    """Valid cells that lack a verdict: the rubric changed, a crash came between, or a check failed itself."""
+    kept = {
+        cell.key: Kept(bundle=cell.counted.bundle, state_before=cell.counted.evidence.get("state_before"))
+        for cell in records.views.cells(experiment.id)
+        if cell.counted is not None and cell.counted.bundle is not None
+    }
+    have = records.verdicts.of_bundles(one.bundle for one in kept.values())
+    return {key: one for key, one in kept.items() if _missing(experiment, key, one, have)}
+
+
+def _missing(experiment: ExperimentRow, key: str, kept: Kept, have: Mapping[str, VerdictRow]) -> bool:
     cell = CellKey.parse(key)
-    asked = questions(experiment.score.cases[cell.case_name].rubric, experiment.run.worlds[cell.world], bundle)
+    rubric, world = experiment.score.cases[cell.case_name].rubric, experiment.run.worlds[cell.world]
+    asked = questions(rubric, world, kept.bundle, kept.state_before)
     return any(_worth_asking(have.get(question.request_digest)) for question in asked)
 
 
@@ -40,6 +53,9 @@ async def judge_missing(services: Services, experiment: ExperimentRow) -> int:
     if open_cells:
         await services.restore_worlds(experiment, list(open_cells))
         await asyncio.gather(
-            *(services.persister.judge(bundle, experiment, CellKey.parse(key)) for key, bundle in open_cells.items())
+            *(
+                services.persister.judge(kept.bundle, experiment, CellKey.parse(key), kept.state_before)
+                for key, kept in open_cells.items()
+            )
         )
     return len(open_cells)

@@ -8,24 +8,36 @@ from pathlib import Path
 from eval_pipeline.domain.outcome import AgentResult
 from eval_pipeline.domain.rubric import Rubric
 from eval_pipeline.domain.usage import Usage
+from eval_pipeline.domain.world import SnapshotManifest
+from eval_pipeline.domain.world_diff import WorldDiff
 from eval_pipeline.runner.output import Output, read_output
 from eval_pipeline.scoring.checks import Evidence
 from eval_pipeline.scoring.verdicts import Documents, Verdict, answer_questions, questions
+from eval_pipeline.scoring.world_diff import world_diff_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class BundleTask:
-    """bundle: its digest. path: where the bytes are. world_dir: the restored snapshot with `world_digest`."""
+    """bundle: its digest. path: where the bytes are. world_dir: the restored snapshot with `world_digest`.
+
+    before: the bundle with the dump of the prepared state, whose digest is `state_before`; None: the app has no `dump`, and nothing
+    is compared. manifest: of the snapshot; needed with `before`.
+    """
 
     path: Path
     bundle: str
     rubric: Rubric
     world_digest: str
     world_dir: Path
+    before: Path | None = None
+    state_before: str | None = None
+    manifest: SnapshotManifest | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class BundleReport:
+    """world_diff: None when nothing was compared."""
+
     result: AgentResult
     usages: list[Usage]
     calls: int
@@ -33,12 +45,14 @@ class BundleReport:
     bad_lines: int
     files: list[str]
     verdicts: list[Verdict]
+    world_diff: WorldDiff | None
 
 
 def report_on_bundle(task: BundleTask) -> BundleReport:
     """Raises tarfile.TarError or OSError when the bundle itself is broken."""
     output = read_output(task.path)
-    asked = questions(task.rubric, task.world_digest, task.bundle)
+    diff = _world_diff(task)
+    asked = questions(task.rubric, task.world_digest, task.bundle, task.state_before)
     return BundleReport(
         result=output.result,
         usages=output.usages,
@@ -46,9 +60,17 @@ def report_on_bundle(task: BundleTask) -> BundleReport:
         n_events=output.n_events,
         bad_lines=output.bad_lines,
         files=sorted([*output.files, *output.too_large]),
-        verdicts=answer_questions(asked, _evidence(output, task.world_dir)) if asked else [],
+        verdicts=answer_questions(asked, _evidence(output, task.world_dir, diff)) if asked else [],
+        world_diff=diff,
     )
 
 
-def _evidence(output: Output, world_dir: Path) -> Evidence:
-    return Evidence(answer=output.result.answer, files=output.files, documents=Documents(world_dir), result=None)
+def _world_diff(task: BundleTask) -> WorldDiff | None:
+    if task.before is None or task.manifest is None:
+        return None
+    return world_diff_of(task.path, task.before, task.world_dir, task.manifest)
+
+
+def _evidence(output: Output, world_dir: Path, diff: WorldDiff | None) -> Evidence:
+    documents = Documents(world_dir)
+    return Evidence(answer=output.result.answer, files=output.files, documents=documents, result=None, world_diff=diff)

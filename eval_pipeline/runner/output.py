@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import IO, Any
 
 from eval_pipeline.domain.outcome import AgentResult, read_result
 from eval_pipeline.domain.usage import Usage, usage_from_event
+from eval_pipeline.scoring.bundle_tar import bundle_members
 
 RESULT_MAX_BYTES = 16 * 2**20
 LINE_MAX_BYTES = 16 * 2**20
 FILE_MAX_BYTES = 64 * 2**20
 FILES_MAX_BYTES = 256 * 2**20
-BUNDLE_MAX_BYTES = 2**40
 MODELS_MAX = 100
 _CHUNK = 2**20
 
@@ -45,26 +44,20 @@ def read_output(bundle: Path) -> Output:
     files: dict[str, bytes] = {}
     too_large: list[str] = []
     left_bytes = FILES_MAX_BYTES
-    with tarfile.open(bundle, "r|gz") as archive:
-        for member in archive:
-            # A tar file remembers every member, and there may be very many
-            archive.members.clear()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
-            if not 0 <= member.size <= BUNDLE_MAX_BYTES:
-                raise tarfile.ReadError(f"{member.name!r} claims {member.size} bytes")  # tarfile would skip them, for ever
-            stream = archive.extractfile(member) if member.isfile() else None
-            if stream is None:
-                continue
-            if member.name == "out/result.json":
-                result = _result(stream, member.size)
-            elif member.name == "out/transcript.jsonl":
-                events.feed_stream(stream)
-            elif member.name.startswith("out/files/"):
-                name = member.name.removeprefix("out/files/")
-                if member.size <= min(FILE_MAX_BYTES, left_bytes):
-                    files[name] = stream.read()
-                    left_bytes -= member.size
-                else:
-                    too_large.append(name)
+    for member, stream in bundle_members(bundle):
+        if stream is None:
+            continue
+        if member.name == "out/result.json":
+            result = _result(stream, member.size)
+        elif member.name == "out/transcript.jsonl":
+            events.feed_stream(stream)
+        elif member.name.startswith("out/files/"):
+            name = member.name.removeprefix("out/files/")
+            if member.size <= min(FILE_MAX_BYTES, left_bytes):
+                files[name] = stream.read()
+                left_bytes -= member.size
+            else:
+                too_large.append(name)
     return Output(
         result=result,
         usages=events.usages,

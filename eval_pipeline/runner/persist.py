@@ -16,6 +16,8 @@ from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.outcome import AgentResult
 from eval_pipeline.domain.rubric import Rubric
 from eval_pipeline.domain.usage import Usage
+from eval_pipeline.domain.world import SnapshotManifest
+from eval_pipeline.domain.world_diff import WorldDiff
 from eval_pipeline.errors import StoreError
 from eval_pipeline.runner.judging import BundleReport, BundleTask, report_on_bundle
 from eval_pipeline.runner.slots import Slots
@@ -30,7 +32,8 @@ WORKERS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Persisted:
-    """bundle: the digest under which the output is stored."""
+    """bundle: the digest under which the output is stored. evidence: with `world_diff` (its artifact's digest and its counts) and
+    `state_before` when there was a state to compare with."""
 
     bundle: str
     result: AgentResult
@@ -40,23 +43,39 @@ class Persisted:
 
 
 class Persister:
-    def __init__(self, store: ArtifactStore, verdicts: Verdicts, scratch: Path, world_dirs: dict[str, Path]) -> None:
+    """world_dirs, manifests: of the restored snapshots by world name; both may grow."""
+
+    def __init__(
+        self,
+        store: ArtifactStore,
+        verdicts: Verdicts,
+        scratch: Path,
+        world_dirs: dict[str, Path],
+        manifests: dict[str, SnapshotManifest],
+    ) -> None:
         self._store = store
         self._verdicts = verdicts
         self._scratch = scratch
         self._world_dirs = world_dirs
+        self._manifests = manifests
         self._pool: ProcessPoolExecutor | None = None
         self.parsers = Slots(WORKERS)
         scratch.mkdir(parents=True, exist_ok=True)
 
-    async def persist(self, sandbox: Sandbox, experiment: ExperimentRow, key: CellKey) -> Persisted:
-        """Durable when it returns. Raises StoreError or SandboxError."""
+    async def persist(
+        self, sandbox: Sandbox, experiment: ExperimentRow, key: CellKey, state_before: str | None = None
+    ) -> Persisted:
+        """Durable when it returns. state_before: digest of the prepared state's dump, to compare the sandbox' /out/state with.
+
+        Raises StoreError or SandboxError.
+        """
         async with self.parsers.hold():
             with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
                 path = Path(folder) / "bundle.tar.gz"
                 collected = await sandbox.collect(path)
                 artifact = await asyncio.to_thread(self._store.put_file, path)
-                report = await self._report(path, artifact.digest, experiment, key)
+                report = await self._report(path, artifact.digest, experiment, key, state_before)
+        compared = await asyncio.to_thread(self._keep_diff, report.world_diff)
         await asyncio.to_thread(self._verdicts.add, verdict_rows(report.verdicts, artifact.digest))
         return Persisted(
             bundle=artifact.digest,
@@ -70,28 +89,43 @@ class Persister:
                 "n_events": report.n_events,
                 "bad_lines": report.bad_lines,
                 "calls": report.calls,
+                **({} if state_before is None else {"state_before": state_before, "world_diff": compared}),
             },
         )
 
-    async def judge(self, bundle: str, experiment: ExperimentRow, key: CellKey) -> None:
+    def _keep_diff(self, diff: WorldDiff | None) -> dict[str, Any] | None:
+        if diff is None:
+            return None
+        return {"digest": self._store.put_bytes(diff.model_dump_json().encode()).digest, **diff.summary()}
+
+    async def judge(self, bundle: str, experiment: ExperimentRow, key: CellKey, state_before: str | None = None) -> None:
         """Answer the criteria again from the stored bundle; verdicts that are there stay, what had failed gets another vote."""
         async with self.parsers.hold():
             with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
                 path = Path(folder) / "bundle.tar.gz"
                 await asyncio.to_thread(self._store.fetch, bundle, path)
-                report = await self._report(path, bundle, experiment, key)
+                report = await self._report(path, bundle, experiment, key, state_before)
         before = await asyncio.to_thread(self._verdicts.of_bundles, [bundle])
         failed = {digest: row.vote for digest, row in before.items() if row.status != "ok"}
         await asyncio.to_thread(self._verdicts.add, verdict_rows(report.verdicts, bundle, failed))
 
-    async def _report(self, path: Path, bundle: str, experiment: ExperimentRow, key: CellKey) -> BundleReport:
+    async def _report(
+        self, path: Path, bundle: str, experiment: ExperimentRow, key: CellKey, state_before: str | None
+    ) -> BundleReport:
         rubric: Rubric = experiment.score.cases[key.case_name].rubric
+        before = None
+        if state_before is not None:
+            before = path.with_name("before.tar.gz")
+            await asyncio.to_thread(self._store.fetch, state_before, before)
         task = BundleTask(
             path=path,
             bundle=bundle,
             rubric=rubric,
             world_digest=experiment.run.worlds[key.world],
             world_dir=self._world_dirs[key.world],
+            before=before,
+            state_before=state_before,
+            manifest=None if before is None else self._manifests[key.world],
         )
         try:
             return await asyncio.get_running_loop().run_in_executor(self._workers(), report_on_bundle, task)

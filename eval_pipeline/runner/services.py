@@ -10,6 +10,7 @@ from pathlib import Path
 
 from eval_pipeline.domain.app import AppManifest
 from eval_pipeline.domain.ids import CellKey
+from eval_pipeline.domain.world import SnapshotManifest
 from eval_pipeline.environment.layers import Layers, PhaseMeans
 from eval_pipeline.errors import SpecError
 from eval_pipeline.gateway.client import Gateway
@@ -46,6 +47,7 @@ class Services:
     installation: str
     host: HostIdentity
     world_dirs: dict[str, Path]
+    manifests: dict[str, SnapshotManifest]
 
     @property
     def ledger(self) -> Ledger:
@@ -76,6 +78,7 @@ class Services:
                 f"the world {world!r} has changed since the experiment was locked: its snapshot {digest[:12]} was never packed",
                 hint="run the experiment's file again: it makes a new experiment of the world as it is",
             )
+        self.manifests[world] = packed[digest].manifest
         return restore(packed[digest], self.store, reachable_root(self.settings.state_dir) / "worlds")
 
 
@@ -100,7 +103,8 @@ def open_services(settings: Settings, records: Records) -> Generator[Services]:
     backend = LocalBackend(installation, settings.state_dir, egress, unsafe=settings.unsafe_no_isolation)
     store = open_store(settings)
     world_dirs: dict[str, Path] = {}
-    persister = Persister(store, records.verdicts, scratch, world_dirs)
+    manifests: dict[str, SnapshotManifest] = {}
+    persister = Persister(store, records.verdicts, scratch, world_dirs, manifests)
     rows = LayerRows(records.database, backend.name, backend.place)
     try:
         yield Services(
@@ -116,6 +120,7 @@ def open_services(settings: Settings, records: Records) -> Generator[Services]:
             installation=installation,
             host=host_identity(settings.state_dir),
             world_dirs=world_dirs,
+            manifests=manifests,
         )
     finally:
         persister.close()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, cast
 
+from eval_pipeline.domain.world_diff import WorldDiff
 from eval_pipeline.scoring.documents import SUFFIXES, Extract, Unreadable, suffix_of
 from eval_pipeline.scoring.untrusted import read_document
 
@@ -27,12 +28,14 @@ class Evidence:
 
     answer: None when it gave none. files: its deliverables by relative path. documents: the world's documents as extracted text
     by relative path; the mapping may read lazily. result: the JSON value of its result, None when it wrote none.
+    world_diff: what it changed in the application's state; None when no state was dumped.
     """
 
     answer: str | None
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     documents: Mapping[str, str] = field(default_factory=dict[str, str])
     result: Any = None
+    world_diff: WorldDiff | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,10 @@ Run = Callable[[Evidence], CheckResult]
 
 class Absent(Exception):
     """Nothing to look at; `str()` says what is missing."""
+
+
+class Undecided(Exception):
+    """It can't be said whether the check is met, and that is not the agent's doing; `str()` says why. The verdict is missing."""
 
 
 def passed(reason: str) -> CheckResult:

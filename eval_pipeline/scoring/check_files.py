@@ -66,7 +66,7 @@ def json_path(argument: Any, _per_occurrence: bool) -> Run:
         if equal is _MISSING:
             return passed(f"{source} has {_short(value)} at {path}")
         no = f"{source} has {_short(value)} at {path}, not {_short(equal)}"
-        return decided(_same(equal, value), f"{source} has {_short(value)} at {path}", no)
+        return decided(same_value(equal, value), f"{source} has {_short(value)} at {path}", no)
 
     return run
 
@@ -133,16 +133,16 @@ def _fits(want: Wanted, value: Any) -> bool:
     return isinstance(value, float) and math.isfinite(value) and want.fits(Decimal(str(value)))
 
 
-def _same(left: Any, right: Any) -> bool:
+def same_value(left: Any, right: Any) -> bool:
     """Equal values: text without regard to case and spacing, numbers by value, true is not 1."""
     if isinstance(left, str) and isinstance(right, str):
         return fold(left) == fold(right)
     if isinstance(left, list) and isinstance(right, list):
         ours, theirs = cast(list[Any], left), cast(list[Any], right)
-        return len(ours) == len(theirs) and all(_same(a, b) for a, b in zip(ours, theirs, strict=True))
+        return len(ours) == len(theirs) and all(same_value(a, b) for a, b in zip(ours, theirs, strict=True))
     if isinstance(left, dict) and isinstance(right, dict):
         mine, other = cast(dict[str, Any], left), cast(dict[str, Any], right)
-        return mine.keys() == other.keys() and all(_same(mine[key], other[key]) for key in mine)
+        return mine.keys() == other.keys() and all(same_value(mine[key], other[key]) for key in mine)
     return _is_number(left) == _is_number(right) and isinstance(left, bool) == isinstance(right, bool) and left == right
 
 

@@ -19,6 +19,7 @@ cites          DOCUMENT, or {document, quote, min_words, in}          the quote,
 xlsx_cell      {file, row, column, number, tolerance},                a cell in a row that names `row`, below a header that
                also cell: B4, sheet, equals, contains                 names `column`, holds this; row and column may be lists
 docx           NAME, or {file, headings, tables}                      it is a DOCX with such headings, and so many tables
+world_diff     unchanged, or {documents, rows, permissions, blobs}    what the agent changed in the application is as asked
 all            [CHECK, ...]                                           every one is met
 any            [CHECK, ...]                                           at least one is met
 not            CHECK                                                  it is not met
@@ -30,6 +31,11 @@ words: true finds whole words only. near: TEXT asks for the number within `withi
 Texts compare without regard to case, spacing and compatibility forms (NFKC); a regex sees the text as it stands (NFC).
 1,234 is read both ways unless `decimal: '.'` or `decimal: ','` says which mark it is. m is million unless the unit is m.
 03/04/2026 is 3 April unless `day_first: false`.
+world_diff, by part (each also `unchanged`): documents and blobs: {added, removed, changed: GLOB or list, only}; documents also
+{inserted, deleted, comment: TEXT or list, tracked}: in one of the documents named, else in any; tracked: as tracked changes.
+rows: {table, where: {FIELD: VALUE}, count, only} with one of added, removed: true or {FIELD: VALUE}, and changed: true, [FIELD] or
+{FIELD: NEW VALUE}; or a list of such. permissions: {path: GLOB, gained, lost: USER or list, only}, by what the rules mean for a path.
+only: nothing else of the part changed. A state that can't be compared, or not whole, gives no verdict, unless it is certain.
 No answer, an empty one, or a missing or unreadable file fails every check that reads it, also contains_none and not.
 On a per-occurrence criterion contains, contains_any and regex count; other checks can't be used there.
 """
@@ -40,10 +46,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from eval_pipeline.scoring import check_date, check_files, check_number, check_office, check_text
-from eval_pipeline.scoring.check_base import Absent, Arguments, CheckResult, Evidence, Run, nearest
+from eval_pipeline.scoring import check_date, check_files, check_number, check_office, check_text, check_world
+from eval_pipeline.scoring.check_base import Absent, Arguments, CheckResult, Evidence, Run, Undecided, nearest
+from eval_pipeline.scoring.check_world import compares_states
 
-__all__ = ["CHECKS", "Check", "CheckResult", "Evidence", "run_check", "validate_check"]
+__all__ = ["CHECKS", "Check", "CheckResult", "Evidence", "compares_states", "run_check", "validate_check"]
 
 MAX_DEPTH = 10
 
@@ -74,6 +81,7 @@ CHECKS: Mapping[str, Check] = {
     "cites": Check(form=check_files.CITES, build=check_files.cites),
     "xlsx_cell": Check(form=check_office.XLSX_CELL, build=check_office.xlsx_cell),
     "docx": Check(form=check_office.DOCX, build=check_office.docx),
+    "world_diff": Check(form=check_world.WORLD_DIFF, build=check_world.world_diff),
 }
 COMPOSED: Mapping[str, str] = {"all": ALL, "any": ANY, "not": NOT, "at_least": AT_LEAST}
 
@@ -86,7 +94,7 @@ def validate_check(spec: Mapping[str, Any], *, per_occurrence: bool = False) -> 
 def run_check(spec: Mapping[str, Any], evidence: Evidence, *, per_occurrence: bool = False) -> CheckResult:
     """Decide one check. per_occurrence: the verdict is a count, not yet capped.
 
-    Raises ValueError for a wrong spec, SpecError for one that only the evidence shows to be wrong (a document the world lacks, a
+    Raises ValueError for a wrong spec, Undecided when the evidence leaves it open, SpecError for one that only the evidence shows to be wrong (a document the world lacks, a
     pattern that takes too long); the verdict is then missing, not 0.
     """
     return _build(spec, per_occurrence, 0)(evidence)
@@ -148,14 +156,28 @@ def _inverted(child: Run) -> Run:
 
 
 def _counted(children: list[Run], needed: int) -> Run:
-    """Met when `needed` of the children are. Absent when it fails and what was absent could have decided it."""
+    """Met when `needed` of the children are. Absent when it fails and what was absent could have decided it, and undecided likewise."""
 
     def run(evidence: Evidence) -> CheckResult:
-        results = [child(evidence) for child in children]
+        results, open_ones = _results(children, evidence)
         met = sum(result.verdict >= 1 for result in results)
         ok = met >= needed
+        if not ok and met + len(open_ones) >= needed:
+            raise Undecided("; ".join(open_ones))
         absent = not ok and met + sum(result.absent for result in results) >= needed
         reasons = "; ".join(f"{'met' if result.verdict else 'not met'}: {result.reason}" for result in results)
-        return CheckResult(float(ok), f"{met} of {len(results)} met, {needed} needed ({reasons})", absent=absent)
+        return CheckResult(float(ok), f"{met} of {len(children)} met, {needed} needed ({reasons})", absent=absent)
 
     return run
+
+
+def _results(children: list[Run], evidence: Evidence) -> tuple[list[CheckResult], list[str]]:
+    """And why the others are undecided."""
+    results: list[CheckResult] = []
+    undecided: list[str] = []
+    for child in children:
+        try:
+            results.append(child(evidence))
+        except Undecided as why:
+            undecided.append(str(why))
+    return results, undecided

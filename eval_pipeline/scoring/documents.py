@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from eval_pipeline.errors import SpecError
-from eval_pipeline.scoring import sheets
+from eval_pipeline.scoring import reviews, sheets
 
 SUFFIXES = (".docx", ".xlsx", ".pdf", ".eml")
 MAX_UNPACKED_MIB, MAX_PAGES, MAX_CHARACTERS, MAX_ATTACHED_DEPTH = 64, 2_000, 16_000_000, 3
@@ -38,11 +38,15 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Extract:
-    """headings and tables (how many): of a DOCX. sheets: of an XLSX, rows of cells from A1 on; a day is an ISO string."""
+    """headings, tables (how many) and notes (tracked changes, comments): of a DOCX.
+
+    sheets: of an XLSX, rows of cells from A1 on; a day is an ISO string.
+    """
 
     text: str
     headings: list[str] = field(default_factory=list[str])
     tables: int = 0
+    notes: list[reviews.Note] = field(default_factory=list[reviews.Note])
     sheets: dict[str, list[list[sheets.Cell]]] = field(default_factory=dict[str, list[list[sheets.Cell]]])
 
 
@@ -102,14 +106,15 @@ def _docx(data: bytes) -> Extract:
     document = docx.Document(io.BytesIO(data))
     styles = {str(style.style_id): str(style.name or "") for style in document.styles}
     root: Any = document.element
-    blocks = list(_blocks(root.body, styles))
-    for link in document.part.rels.values():
-        if link.reltype.endswith(_NOTES) and not link.is_external:
-            blocks += _blocks(parse_xml(link.target_part.blob), styles)
+    parts = [(link.reltype, link.target_part) for link in document.part.rels.values() if not link.is_external]
+    roots = [root.body, *(parse_xml(part.blob) for kind, part in parts if kind.endswith(_NOTES))]
+    blocks = [block for one in roots for block in _blocks(one, styles)]
+    remarks = [note for kind, part in parts if kind.endswith("/comments") for note in reviews.comments(parse_xml(part.blob))]
     return Extract(
         text="\n\n".join(text for _, text in blocks),
         headings=[text.lstrip("# ") for kind, text in blocks if kind == "heading"],
         tables=sum(kind == "table" for kind, _ in blocks),
+        notes=[*reviews.tracked(roots), *remarks],
     )
 
 

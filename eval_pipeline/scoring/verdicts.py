@@ -9,7 +9,8 @@ from pathlib import Path
 from eval_pipeline.domain.canonical import digest
 from eval_pipeline.domain.lock import SCORING_VERSION
 from eval_pipeline.domain.rubric import Criterion, Rubric
-from eval_pipeline.scoring.checks import Evidence, run_check
+from eval_pipeline.scoring.check_base import Undecided
+from eval_pipeline.scoring.checks import Evidence, compares_states, run_check
 from eval_pipeline.scoring.documents import document_text
 
 CHECK_VERSION = f"check-{SCORING_VERSION}"
@@ -34,14 +35,18 @@ class Verdict:
     reason: str
 
 
-def questions(rubric: Rubric, world_digest: str, bundle: str) -> list[Question]:
-    """The criteria that a program decides, as asked of this bundle."""
+def questions(rubric: Rubric, world_digest: str, bundle: str, state_before: str | None = None) -> list[Question]:
+    """The criteria that a program decides, as asked of this bundle.
+
+    state_before: digest of the prepared state's dump, which only a check that compares with it depends on; None: there is none.
+    """
     return [
-        Question(
-            request_digest=digest([criterion.model_dump(mode="json"), world_digest, bundle, CHECK_VERSION]), criterion=criterion
-        )
+        Question(request_digest=digest([criterion.model_dump(mode="json"), *asked_of]), criterion=criterion)
         for criterion in rubric.criteria
         if criterion.check is not None
+        for asked_of in [
+            [world_digest, bundle, CHECK_VERSION, *([state_before] if state_before and compares_states(criterion.check) else [])]
+        ]
     ]
 
 
@@ -60,6 +65,10 @@ def _answer(question: Question, evidence: Evidence) -> Verdict:
             verdict=result.verdict,
             status="ok",
             reason=result.reason,
+        )
+    except Undecided as why:
+        return Verdict(
+            request_digest=question.request_digest, criterion=criterion.id, verdict=None, status="failed", reason=str(why)
         )
     except Exception as error:  # noqa: BLE001 - the judge's boundary: a check's own bug must not become a verdict
         reason = f"the check failed: {type(error).__name__}: {error}"

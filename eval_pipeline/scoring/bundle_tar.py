@@ -1,0 +1,24 @@
+"""The members of a stored output bundle, one after the other. No link is followed, whatever a member says it is."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+MEMBER_MAX_BYTES = 2**40
+
+
+def bundle_members(bundle: Path) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
+    """Each with its content if it is a regular file, to be read before the next. In memory stands one member, however many there are.
+
+    Raises tarfile.TarError, OSError or TypeError when the bundle itself is broken.
+    """
+    with tarfile.open(bundle, "r|gz", encoding="utf-8", errors="surrogateescape") as archive:
+        for member in archive:
+            # A tar file remembers every member, and there may be very many
+            archive.members.clear()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+            if not 0 <= member.size <= MEMBER_MAX_BYTES:
+                raise tarfile.ReadError(f"{member.name!r} claims {member.size} bytes")  # tarfile would skip them, for ever
+            yield member, archive.extractfile(member) if member.isreg() else None
