@@ -67,6 +67,10 @@ def _show_people(cell: ScoredCell, answer: str | None) -> None:
         if (isolation := attempt.evidence.get("isolation")) is not None:
             lacks = f", without: {', '.join(isolation['missing'])}" if isolation["missing"] else ""
             click.echo(f"isolation of attempt {attempt.number}: {isolation['level']}{lacks}")
+        if count := attempt.evidence.get("egress_refused_count"):
+            click.echo(f"egress refused in attempt {attempt.number}: {count}")
+            kinds = attempt.evidence["egress_refused"]
+            table(["host", "port", "times", "reason"], [[one["host"], one["port"], one["count"], one["reason"]] for one in kinds])
 
 
 @command.command("logs")

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +19,7 @@ from typing import Any
 
 from eval_pipeline.errors import SandboxError
 from eval_pipeline.gateway.addresses import parse_endpoint
-from eval_pipeline.gateway.evidence import EgressEvent, Outage, read_events, read_outages
+from eval_pipeline.gateway.evidence import EgressEvent, Outage, Verdict, read_counts, read_events, read_outages
 from eval_pipeline.gateway.paths import Paths
 
 START_TIMEOUT_S = 20.0
@@ -78,8 +79,12 @@ class Gateway:
         return int(self._call({"verb": "ping"})["pid"])
 
     def evidence(self, name: str) -> list[EgressEvent]:
-        """The sandbox's connections that have ended, in that order; at most MAX_EVENTS. Kept after `release`."""
+        """The sandbox's connections that were refused or have ended, in that order; MAX_EVENTS of a verdict. Kept after `release`."""
         return read_events(self.paths.evidence_of(name))
+
+    def counts(self, name: str) -> Counter[Verdict]:
+        """How many connections the sandbox made, also of those above MAX_EVENTS (these up to a second late)."""
+        return read_counts(self.paths.evidence_of(name))
 
     def outages(self, since: datetime) -> list[Outage]:
         """Every time that the process was away and that had not ended before `since`."""

@@ -1,13 +1,18 @@
 """What the gateway saw, as files: they outlive the gateway and are read without it.
 
-evidence/<sandbox>.jsonl   one line a connection, when it ended      marks.jsonl   starts and ends of the process
-heartbeat                  its time of change is the last second the process was certainly there
+evidence/<sandbox>.jsonl    one line a connection: when it was refused, else when it ended; MAX_EVENTS of a verdict, whatever a sandbox does
+evidence/<sandbox>.counts   how many there were in all, once one of them has no line; up to a second late
+marks.jsonl                 starts and ends of the process
+heartbeat                   its time of change is the last second the process was certainly there
+
+Only what reaches the proxy is seen. A sandbox has no other route, so a connection past the proxy fails inside, and nobody is told.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -15,7 +20,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-MAX_EVENTS = 2000
+MAX_EVENTS = 1000
+MAX_HOST_CHARS, MAX_ERROR_CHARS = 253, 300
 KEPT_S = 30 * 86400
 
 
@@ -54,29 +60,51 @@ class Outage:
 
 
 class EvidenceLog:
-    """Appends one sandbox's events; after MAX_EVENTS they are only counted, and `close` writes the number."""
+    """Appends one sandbox's events. A flood of one verdict crowds out no other."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._written = sum(1 for _ in _lines(path))
-        self._dropped = 0
+        self._counts = read_counts(path)
+        self._unsaved = False
 
     def append(self, event: EgressEvent) -> None:
-        if self._written >= MAX_EVENTS:
-            self._dropped += 1
+        self._counts[event.verdict] += 1
+        if self.is_full(event.verdict, 1):
+            self._unsaved = True
             return
-        self._written += 1
-        _append(self._path, {**asdict(event), "at": event.at.isoformat()})
+        record = {**asdict(event), "at": event.at.isoformat()}
+        record |= {"host": event.host and event.host[:MAX_HOST_CHARS], "error": event.error and event.error[:MAX_ERROR_CHARS]}
+        _append(self._path, record)
 
-    def close(self) -> None:
-        if self._dropped:
-            _append(self._path, {"dropped": self._dropped})
-            self._dropped = 0
+    def is_full(self, verdict: Verdict, spare: int = 0) -> bool:
+        return self._counts[verdict] >= MAX_EVENTS + spare
+
+    def save(self) -> None:
+        """The counts, when lines no longer tell them."""
+        if self._unsaved:
+            partial = _counts_path(self._path).with_suffix(".partial")
+            partial.write_text(json.dumps(self._counts))
+            partial.rename(_counts_path(self._path))
+            self._unsaved = False
+
+
+def read_counts(path: Path) -> Counter[Verdict]:
+    """How many events of each verdict there were, also of those that have no line in `path`."""
+    counts = Counter(Verdict(line["verdict"]) for line in _lines(path))
+    try:
+        saved = json.loads(_counts_path(path).read_text())
+    except FileNotFoundError:
+        return counts
+    return counts | Counter({Verdict(verdict): number for verdict, number in saved.items()})
+
+
+def _counts_path(path: Path) -> Path:
+    return path.with_suffix(".counts")
 
 
 def read_events(path: Path) -> list[EgressEvent]:
     """The recorded events in the order they ended; empty when there is no file."""
-    return [_event(line) for line in _lines(path) if "at" in line]
+    return [_event(line) for line in _lines(path)]
 
 
 def _event(line: dict[str, Any]) -> EgressEvent:
@@ -125,7 +153,7 @@ def read_outages(folder: Path, running: bool) -> list[Outage]:
 def purge(folder: Path) -> None:
     """Remove evidence that nobody touched for KEPT_S."""
     oldest = datetime.now(UTC).timestamp() - KEPT_S
-    for path in (folder / "evidence").glob("*.jsonl"):
+    for path in (folder / "evidence").iterdir():
         if path.stat().st_mtime < oldest:
             path.unlink(missing_ok=True)
 

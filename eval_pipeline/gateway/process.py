@@ -13,11 +13,14 @@ import asyncio
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Any
@@ -25,14 +28,16 @@ from typing import Any
 from eval_pipeline.errors import EvalsError, SandboxError, SpecError
 from eval_pipeline.gateway import evidence
 from eval_pipeline.gateway.addresses import Endpoint, parse_endpoint
-from eval_pipeline.gateway.evidence import EvidenceLog
-from eval_pipeline.gateway.listener import ListenerMaker
+from eval_pipeline.gateway.evidence import EgressEvent, EvidenceLog, Verdict
+from eval_pipeline.gateway.listener import PORT, ListenerMaker
 from eval_pipeline.gateway.paths import Paths, check_name
-from eval_pipeline.gateway.proxy import Policy, Proxy
+from eval_pipeline.gateway.proxy import Policy, Proxy, Room
 
 STAND_IN: Endpoint = ("model-stand-in", 80)
 _BEAT_S = 1.0
 _LOCK_TIMEOUT_S = 15
+_RESOLVERS = 32  # names are resolved in threads: a slow one must not keep the others waiting
+_DESCRIPTORS_A_CONNECTION = 3  # two, and a share of what sandboxes and the control socket need
 _log = logging.getLogger("gateway")
 
 
@@ -60,6 +65,7 @@ class GatewayProcess:
         self._idle_s = idle_s
         self._maker = maker
         self._served: dict[str, _Served] = {}
+        self._room = Room(_raised_descriptors() // _DESCRIPTORS_A_CONNECTION)
         self._changing = asyncio.Lock()
         self._stand_in: Any = None
         self._end = asyncio.Event()
@@ -70,6 +76,7 @@ class GatewayProcess:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end.set)
+        loop.set_default_executor(ThreadPoolExecutor(_RESOLVERS))
         evidence.mark_start(self._paths.folder)
         evidence.purge(self._paths.folder)
         await self._listen_again()
@@ -95,6 +102,8 @@ class GatewayProcess:
         busy = loop.time()
         while True:
             evidence.beat(self._paths.folder)
+            for served in self._served.values():
+                served.proxy.save()
             if self._served:
                 busy = loop.time()
             elif loop.time() - busy >= self._idle_s:
@@ -113,6 +122,13 @@ class GatewayProcess:
             except (SandboxError, OSError) as error:
                 _log.info("forgetting %s: %s", registration.name, error)
                 path.unlink(missing_ok=True)
+                if _lives(registration):
+                    self._write_down(registration, str(error))
+
+    def _write_down(self, registration: Registration, error: str) -> None:
+        """Somebody inside took the proxy's place while it was away: nothing gets out of there, and it is told."""
+        taken = EgressEvent(at=datetime.now(UTC), verdict=Verdict.DENIED, host="127.0.0.1", port=PORT, error=error)
+        EvidenceLog(self._paths.evidence_of(registration.name)).append(taken)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -158,8 +174,8 @@ class GatewayProcess:
             except SandboxError:
                 os.close(pidfd)
                 raise
-            proxy = Proxy(listener, policy, EvidenceLog(self._paths.evidence_of(registration.name)))
-            await proxy.start()
+            proxy = Proxy(listener, policy, EvidenceLog(self._paths.evidence_of(registration.name)), self._room)
+            proxy.start()
             self._served[registration.name] = _Served(registration, proxy, pidfd)
             asyncio.get_running_loop().add_reader(pidfd, self._ended, registration.name)
             _save(self._paths.registration_of(registration.name), registration)
@@ -202,6 +218,21 @@ def _network_of(pid: int) -> int:
         return os.stat(f"/proc/{pid}/ns/net").st_ino  # noqa: PTH116
     except FileNotFoundError:
         raise SandboxError(f"no process {pid}: the sandbox ended before it could be admitted") from None
+
+
+def _lives(registration: Registration) -> bool:
+    try:
+        return _network_of(registration.pid) == registration.netns
+    except SandboxError:
+        return False
+
+
+def _raised_descriptors() -> int:
+    """As many as we may have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = hard if hard != resource.RLIM_INFINITY else 1 << 20
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most
 
 
 def _save(path: Path, registration: Registration) -> None:

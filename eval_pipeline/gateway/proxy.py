@@ -1,29 +1,36 @@
-"""The allowlist proxy of one sandbox: CONNECT, and plain HTTP with an absolute URI.
+"""The allowlist proxy of one sandbox.
 
-The name is compared with the list, resolved once, and only an address resolved then is dialled. What travels inside an allowed
-TLS connection is not seen: domain fronting is not stopped.
+The name is compared with the list, resolved once, and only an address resolved then is dialled. What is refused is written down
+before the client hears of it. What travels inside an allowed TLS connection is not seen: domain fronting is not stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from urllib.parse import urlsplit
+from typing import Any
 
-from eval_pipeline.errors import SpecError
-from eval_pipeline.gateway.addresses import Endpoint, is_public, parse_endpoint, resolve
+import h11
+
+from eval_pipeline.gateway.addresses import Endpoint, is_public, resolve
 from eval_pipeline.gateway.evidence import EgressEvent, EvidenceLog, Verdict
+from eval_pipeline.gateway.request import HEAD_TIMEOUT_S, Client, Plain, Refused, asked
+from eval_pipeline.gateway.tunnel import Greeting
 
-MAX_HEAD_BYTES = 32768
-MAX_CONNECTIONS = 256
-HEAD_TIMEOUT_S = 10.0
+MAX_CONNECTIONS = 256  # of one sandbox at once; a further one waits to be accepted
 DIAL_TIMEOUT_S = 10.0
 HALF_CLOSED_TIMEOUT_S = 600.0
-_HOP_BY_HOP = (b"proxy-", b"connection:", b"keep-alive:", b"host:")
+REFUSAL_PAUSE_S = 1.0  # before an answer to one that has been refused MAX_EVENTS times
+_CHUNK = 65536
+_ACCEPT_PAUSE_S = 0.1
+_log = logging.getLogger("gateway")
+
+Resolve = Callable[[Endpoint], Awaitable[list[str]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,87 +42,126 @@ class Policy:
     served: Mapping[Endpoint, Endpoint] = field(default_factory=dict[Endpoint, Endpoint])
 
 
-class _Refused(Exception):
-    """An answer to the client instead of a connection."""
+@dataclass
+class Room:
+    """How many connections all proxies of a process may hold at once: each takes two descriptors."""
 
-    def __init__(self, status: str, verdict: Verdict, error: str) -> None:
-        super().__init__(error)
-        self.status, self.verdict, self.error = status, verdict, error
+    left: int
 
 
 @dataclass
 class _Connection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    begin: float = field(default_factory=time.monotonic)
     endpoint: Endpoint | None = None
+    answered: bool = False
     up: int = 0
     down: int = 0
+
+    def event(self, verdict: Verdict, error: str | None) -> EgressEvent:
+        host, port = self.endpoint or (None, None)
+        took, counts = round(time.monotonic() - self.begin, 3), {"bytes_up": self.up, "bytes_down": self.down}
+        return EgressEvent(at=self.at, verdict=verdict, host=host, port=port, error=error, duration_s=took, **counts)
 
 
 class Proxy:
     """Serves `listener` until `close`, which ends every connection."""
 
-    def __init__(self, listener: socket.socket, policy: Policy, evidence: EvidenceLog) -> None:
+    def __init__(
+        self, listener: socket.socket, policy: Policy, evidence: EvidenceLog, room: Room, find: Resolve = resolve
+    ) -> None:
+        listener.setblocking(False)
         self._listener = listener
         self._policy = policy
         self._evidence = evidence
-        self._server: asyncio.Server | None = None
+        self._room = room
+        self._resolve = find
+        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accept, sock=self._listener, limit=MAX_HEAD_BYTES)
+    def start(self) -> None:
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for task in self._tasks:
+        tasks = [*self._tasks, *([self._accepting] if self._accepting is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._evidence.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._listener.close()
+        self._evidence.save()
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(_Connection(reader, writer)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def save(self) -> None:
+        self._evidence.save()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._free.acquire()
+            try:
+                accepted, _ = await loop.sock_accept(self._listener)
+            except OSError as error:  # no descriptor is left, or the client is gone again
+                self._free.release()
+                _log.warning("a connection could not be accepted: %s", error)
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            task = loop.create_task(self._serve_one(accepted))
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._free.release()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a connection failed", exc_info=error)
+
+    async def _serve_one(self, accepted: socket.socket) -> None:
+        self._room.left -= 1
+        try:
+            reader = asyncio.StreamReader(limit=_CHUNK)
+            protocol = asyncio.StreamReaderProtocol(reader)
+            loop = asyncio.get_running_loop()
+            transport, _ = await loop.connect_accepted_socket(lambda: protocol, accepted)
+            await self._serve(_Connection(reader, asyncio.StreamWriter(transport, protocol, reader, loop)))
+        finally:
+            self._room.left += 1
 
     async def _serve(self, connection: _Connection) -> None:
-        at, begin = datetime.now(UTC), time.monotonic()
-        verdict, error = Verdict.ALLOWED, None
+        answer = b""
         try:
             await self._handle(connection)
-        except _Refused as refused:
-            verdict, error = refused.verdict, refused.error
-            await _answer(connection.writer, refused.status, error)
+            self._evidence.append(connection.event(Verdict.ALLOWED, None))
+        except Refused as refused:
+            connection.endpoint = connection.endpoint or refused.endpoint
+            self._evidence.append(connection.event(refused.verdict, refused.error))
+            answer = b"" if connection.answered else refused.answer()
         except OSError as broken:
-            error = f"broke: {broken}"
+            self._evidence.append(connection.event(Verdict.ALLOWED, f"broke: {broken}"))
         except asyncio.CancelledError:
-            error = "closed by the gateway"
+            self._evidence.append(connection.event(Verdict.ALLOWED, "closed by the gateway"))
             raise
         finally:
-            connection.writer.close()
-            host, port = connection.endpoint or (None, None)
-            took = round(time.monotonic() - begin, 3)
-            counts = {"bytes_up": connection.up, "bytes_down": connection.down}
-            self._evidence.append(
-                EgressEvent(at=at, verdict=verdict, host=host, port=port, error=error, duration_s=took, **counts)
-            )
+            await _end(connection.writer, answer, REFUSAL_PAUSE_S if self._evidence.is_full(Verdict.DENIED) else 0)
 
     async def _handle(self, connection: _Connection) -> None:
-        if len(self._tasks) > MAX_CONNECTIONS:
-            raise _Refused("503 Service Unavailable", Verdict.DENIED, f"more than {MAX_CONNECTIONS} connections at once")
-        head = await _read_head(connection.reader)
-        endpoint, forwarded = parse_head(head)
-        connection.endpoint = endpoint
-        if endpoint not in self._policy.allowed:
-            raise _Refused("403 Forbidden", Verdict.DENIED, f"{endpoint[0]}:{endpoint[1]} is not in the egress list")
-        reader, writer = await self._dial(endpoint)
+        if self._room.left < 0:
+            raise Refused(503, "the host's proxy has no room for another connection", Verdict.DIAL_FAILED)
+        client = Client(connection.reader)
+        wanted = asked(await client.request())
+        connection.endpoint = wanted.endpoint
+        if wanted.endpoint not in self._policy.allowed:
+            raise Refused(403, f"{wanted.endpoint[0]}:{wanted.endpoint[1]} is not in the egress list")
+        reader, writer = await self._dial(wanted.endpoint)
         try:
-            if forwarded is None:
+            if wanted.plain is None:
+                connection.answered = True
                 connection.writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                sending = self._tunnel(client, connection, writer)
             else:
-                writer.write(forwarded)
-                connection.up += len(forwarded)
-            await _relay(connection, reader, writer)
+                sending = self._forward(client, wanted.plain, connection, writer)
+            await _relay(sending, _down(connection, reader))
         finally:
             writer.close()
 
@@ -124,85 +170,79 @@ class Proxy:
             return await asyncio.open_connection(*self._policy.served[endpoint])
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
-                addresses = await resolve(endpoint)
+                addresses = await self._resolve(endpoint)
         except (OSError, UnicodeError, TimeoutError) as error:
-            raise _Refused("502 Bad Gateway", Verdict.DIAL_FAILED, f"resolving failed: {error or 'timed out'}") from error
+            raise Refused(502, f"resolving failed: {str(error) or 'timed out'}", Verdict.DIAL_FAILED) from error
         if endpoint not in self._policy.local and not all(map(is_public, addresses)):
-            raise _Refused("403 Forbidden", Verdict.DENIED, f"{endpoint[0]} has the private address {', '.join(addresses)}")
+            raise Refused(403, f"{endpoint[0]} has the private address {', '.join(addresses)}")
         failure = "no address"
         for address in addresses:
             try:
                 async with asyncio.timeout(DIAL_TIMEOUT_S):
                     return await asyncio.open_connection(address, endpoint[1])
             except (OSError, TimeoutError) as error:
-                failure = f"dialling {address} failed: {error if str(error) else 'timed out'}"
-        raise _Refused("502 Bad Gateway", Verdict.DIAL_FAILED, failure)
+                failure = f"dialling {address} failed: {str(error) or 'timed out'}"
+        raise Refused(502, failure, Verdict.DIAL_FAILED)
 
-
-async def _read_head(reader: asyncio.StreamReader) -> bytes:
-    try:
-        async with asyncio.timeout(HEAD_TIMEOUT_S):
-            return await reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError:
-        raise _Refused("431 Request Header Fields Too Large", Verdict.DENIED, f"a head above {MAX_HEAD_BYTES} bytes") from None
-    except TimeoutError:
-        raise _Refused("408 Request Timeout", Verdict.DENIED, f"no complete head within {HEAD_TIMEOUT_S:.0f} s") from None
-    except asyncio.IncompleteReadError:
-        raise _Refused("400 Bad Request", Verdict.DENIED, "closed before a complete head") from None
-
-
-def parse_head(head: bytes) -> tuple[Endpoint, bytes | None]:
-    """Where a request wants to go, and for plain HTTP the head to send there. Raises _Refused."""
-    line, _, rest = head.partition(b"\r\n")
-    try:
-        method, target, version = line.decode("ascii").split(" ")
-        if version not in ("HTTP/1.0", "HTTP/1.1"):
-            raise ValueError(version)
-        if method == "CONNECT":
-            return parse_endpoint(target), None
-        url = urlsplit(target)
-        if url.scheme != "http" or not url.hostname or "@" in url.netloc:
-            raise ValueError(target)
-        host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
-        endpoint = parse_endpoint(f"{host}:{url.port or 80}")
-    except (ValueError, SpecError):
-        raise _Refused("400 Bad Request", Verdict.DENIED, f"no proxy request: {line[:200]!r}") from None
-    # One request a connection: a second one would pass unread
-    kept = [header for header in rest.split(b"\r\n") if header and not header.lower().startswith(_HOP_BY_HOP)]
-    path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-    first = [f"{method} {path} HTTP/1.1".encode(), f"Host: {url.netloc}".encode(), b"Connection: close"]
-    return endpoint, b"\r\n".join([*first, *kept]) + b"\r\n\r\n"
-
-
-async def _answer(writer: asyncio.StreamWriter, status: str, error: str) -> None:
-    body = f"egress proxy: {error}\n".encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    writer.write(head.encode() + body)
-    try:
-        async with asyncio.timeout(HEAD_TIMEOUT_S):
+    async def _tunnel(self, client: Client, connection: _Connection, writer: asyncio.StreamWriter) -> None:
+        assert connection.endpoint is not None
+        greeting, held, data = Greeting(connection.endpoint), b"", client.rest()
+        while data or (data := await connection.reader.read(_CHUNK)):
+            held += data
+            if greeting.decided(data):
+                break
+            data = b""
+        while held or (held := await connection.reader.read(_CHUNK)):
+            connection.up += len(held)
+            writer.write(held)
             await writer.drain()
-    except (OSError, TimeoutError):
-        return  # a client that doesn't read its refusal gets none
-
-
-async def _relay(connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Both directions, each until its end of file; the other one may go on for HALF_CLOSED_TIMEOUT_S. Raises OSError."""
-
-    async def up() -> None:
-        while data := await connection.reader.read(65536):
-            connection.up += len(data)
-            writer.write(data)
-            await writer.drain()
+            held = b""
         writer.write_eof()
 
-    async def down() -> None:
-        while data := await reader.read(65536):
-            connection.down += len(data)
-            connection.writer.write(data)
-            await connection.writer.drain()
-        connection.writer.write_eof()
+    async def _forward(self, client: Client, plain: Plain, connection: _Connection, writer: asyncio.StreamWriter) -> None:
+        origin = h11.Connection(our_role=h11.CLIENT)
+        await _send(connection, writer, origin.send(plain.head))
+        async for data in client.body():
+            await _send(connection, writer, origin.send(h11.Data(data=data)))
+        await _send(connection, writer, origin.send(h11.EndOfMessage()))
+        if client.rest() or await connection.reader.read(_CHUNK):
+            self._evidence.append(connection.event(Verdict.DENIED, "a second request on a connection: not passed on"))
+            while await connection.reader.read(_CHUNK):
+                pass
 
-    tasks = [asyncio.create_task(up()), asyncio.create_task(down())]
+
+async def _send(connection: _Connection, writer: asyncio.StreamWriter, data: bytes | None) -> None:
+    if data:
+        connection.up += len(data)
+        writer.write(data)
+        await writer.drain()
+
+
+async def _down(connection: _Connection, reader: asyncio.StreamReader) -> None:
+    while data := await reader.read(_CHUNK):
+        connection.answered = True
+        connection.down += len(data)
+        connection.writer.write(data)
+        await connection.writer.drain()
+    connection.writer.write_eof()
+
+
+async def _end(writer: asyncio.StreamWriter, answer: bytes, pause_s: float) -> None:
+    try:
+        if answer:
+            await asyncio.sleep(pause_s)
+            writer.write(answer)
+            async with asyncio.timeout(HEAD_TIMEOUT_S):
+                await writer.drain()
+    except (OSError, TimeoutError):
+        return  # a client that doesn't read its refusal gets none
+    finally:
+        writer.close()
+
+
+async def _relay(*directions: Coroutine[Any, Any, None]) -> None:
+    """Both directions, each until its end of file; the other one may go on for HALF_CLOSED_TIMEOUT_S. Raises what either raised."""
+    tasks = [asyncio.create_task(direction) for direction in directions]
     try:
         done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if pending and all(task.exception() is None for task in done):

@@ -25,7 +25,7 @@ from eval_pipeline.errors import Cancelled, EvalsError, FenceLost, SandboxError,
 from eval_pipeline.gateway.client import Gateway
 from eval_pipeline.host import HostIdentity
 from eval_pipeline.runner.app_life import AppLife
-from eval_pipeline.runner.held import ENDING, in_words, isolation
+from eval_pipeline.runner.held import ENDING, in_words, isolation, refused
 from eval_pipeline.runner.meter import Meter, exceeded
 from eval_pipeline.runner.persist import Persisted, Persister
 from eval_pipeline.runner.slots import Slots
@@ -149,8 +149,10 @@ class _Attempt:
 
     async def finish(self, result: AttemptResult, *, last: bool) -> None:
         """Durable first, then the sandbox ends: what can't be ended, or a crash in between, is left to the reaper."""
-        evidence = {**self._app.evidence, **result.evidence, "isolation": isolation(self.context.backend)}
-        result = replace(result, evidence=evidence)
+        held = {"isolation": isolation(self.context.backend)}
+        if self.arm.manifest.egress:
+            held |= await asyncio.to_thread(refused, self.context.gateway, self.attempt.sandbox)
+        result = replace(result, evidence={**self._app.evidence, **result.evidence, **held})
         await asyncio.to_thread(self.context.ledger.finish_attempt, self.claim, self.attempt.id, result, last=last)
         try:
             sandbox = await self.context.backend.find(self.attempt.sandbox)

@@ -91,6 +91,9 @@ def test_what_the_allowlist_refuses_is_the_agents_own_error(project: Project) ->
     project.run("denied")
     (cell,) = project.cells("denied")
     assert (cell["outcome"], len(cell["attempts"]), cell["score"]) == ("agent_error", 1, 0.0)
+    evidence = project.evals("cell", "show", cell["cell"])["attempts"][0]["evidence"]
+    refused = {"host": "nowhere.invalid", "port": 80, "reason": "nowhere.invalid:80 is not in the egress list", "count": 1}
+    assert (evidence["egress_refused_count"], evidence["egress_refused"]) == (1, [refused])
 
 
 def test_sigterm_drains_and_the_next_engine_adopts(project: Project) -> None:

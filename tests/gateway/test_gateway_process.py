@@ -132,7 +132,7 @@ async def test_everything_else_is_denied_and_said(site: Site, origin: int) -> No
 
 async def test_a_second_request_on_a_connection_can_not_pass_unread(site: Site, origin: int) -> None:
     sandbox = await site.sandbox(f"localhost:{origin}")
-    head = f"GET http://localhost:{origin}/one HTTP/1.1\\r\\nHost: evil.test\\r\\nConnection: keep-alive\\r\\n\\r\\n"
+    head = f"GET http://localhost:{origin}/one HTTP/1.1\\r\\nHost: localhost:{origin}\\r\\nConnection: keep-alive\\r\\n\\r\\n"
     second = "GET http://evil.test/two HTTP/1.1\\r\\nHost: evil.test\\r\\n\\r\\n"
     code, stdout, stderr = await run(
         sandbox, "bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/3128; printf '{head}{second}' >&3; cat <&3"
@@ -185,6 +185,7 @@ async def test_nonsense_and_floods_are_ended(site: Site, origin: int) -> None:
 async def test_half_closing_keeps_the_answer(site: Site) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
+        server.settimeout(20)
 
         def answer_after_the_end() -> None:
             connection, _ = server.accept()
@@ -202,7 +203,7 @@ async def test_half_closing_keeps_the_answer(site: Site) -> None:
             SandboxSpec(name=f"e-{secrets.token_hex(12)}", installation="a", egress=[f"localhost:{port}"])
         )
         code = """import socket
-s = socket.create_connection(("127.0.0.1", 3128)); s.sendall(b"CONNECT localhost:PORT HTTP/1.1\\r\\n\\r\\n")
+s = socket.create_connection(("127.0.0.1", 3128)); s.sendall(b"CONNECT localhost:PORT HTTP/1.0\\r\\n\\r\\n")
 assert b"200" in s.recv(4096); s.sendall(b"x" * 1000); s.shutdown(socket.SHUT_WR); print(s.makefile().read())""".replace(
             "PORT", str(port)
         )
