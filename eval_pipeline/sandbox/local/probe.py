@@ -60,7 +60,7 @@ async def probe(backend: LocalBackend, world: Path) -> IsolationReport:
     except SandboxError as error:
         found = preflight.look(unsafe=backend.unsafe)
         raise IsolationUnavailable(
-            f"{found.said if found.way is None else 'no sandbox can be started here'} ({error})",
+            found.said if found.way is None else f"no sandbox can be started here: {error}",
             hint=found.remedy or "see the message; run `python3 -m eval_pipeline.sandbox.local.preflight`",
         ) from error
     try:
