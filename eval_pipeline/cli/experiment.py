@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from eval_pipeline.cli.experiment_archive import archive, restore
 from eval_pipeline.cli.experiment_run import lock_file, rerun, run
-from eval_pipeline.cli.output import emit, json_option, shown, table, unsafe_line, with_settings
+from eval_pipeline.cli.output import emit, harmless, json_option, shown, table, unsafe_line, with_settings
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from eval_pipeline.analysis.tables import ScoredCell
-    from eval_pipeline.store.ledger import ExperimentRow
 
 
 @click.group()
@@ -21,6 +23,8 @@ def command() -> None:
 
 command.add_command(run)
 command.add_command(rerun)
+command.add_command(archive)
+command.add_command(restore)
 
 
 @command.command("plan")
@@ -58,7 +62,7 @@ def plan_command(settings: Settings, file: str, fresh: bool, as_json: bool) -> N
         click.echo(f"{planned.run.experiment_id} ({verb}): {n_cases} cases x {n_arms} arms x {planned.run.trials} trials")
         click.echo(f"{planned.n_cells} cells: {data['n_new']} to run, {planned.n_done} done already")
         for arm in planned.run.arms:
-            click.echo(f"  arm {arm.name}: {arm.ref} = {(arm.commit or arm.tree)[:12]}, {arm.config}")
+            click.echo(f"  arm {arm.name}: {arm.ref} = {(arm.commit or arm.tree)[:12]}{_settings(arm.config)}")
         click.echo(
             f"costs at most {shown(planned.max_cost_usd)} USD by the cases' limits; budget {shown(data['budget_usd'])} USD"
         )
@@ -68,40 +72,38 @@ def plan_command(settings: Settings, file: str, fresh: bool, as_json: bool) -> N
     emit(data, as_json, people)
 
 
+def _settings(config: Mapping[str, Any]) -> str:
+    """`, model=stand-in, top_k=3`: what is no plain word as JSON."""
+    plain = {name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for name, value in config.items()}
+    return "".join(f", {name}={harmless(value)}" for name, value in plain.items())
+
+
 @command.command("list")
+@click.option("--all", "everything", is_flag=True, help="The archived ones too.")
 @json_option
 @with_settings
-def list_experiments(settings: Settings, as_json: bool) -> None:
-    """All experiments, newest first."""
+def list_experiments(settings: Settings, everything: bool, as_json: bool) -> None:
+    """All experiments, newest first; archived ones are left out."""
+    from eval_pipeline.cli.progress import status_of
     from eval_pipeline.store.records import open_records
 
     with open_records(settings) as records:
-        experiments = records.ledger.experiments()
+        experiments = records.ledger.experiments(archived=everything)
         tallies = records.views.tallies()  # after: one that is made in between is in both
         rows = [
             {
                 "experiment": row.id,
                 "name": row.name,
-                "status": _status(row, tallies[row.id]),
+                "status": status_of(row, tallies[row.id]),
                 "n_cells": row.n_cells,
                 "n_done": tallies[row.id].n_done,
                 "created_at": row.created_at,
+                "archived_at": row.archived_at,
             }
             for row in experiments
         ]
-    columns = ["experiment", "status", "n_done", "n_cells", "created_at"]
+    columns = ["experiment", "status", "n_done", "n_cells", "created_at", *(["archived_at"] if everything else [])]
     emit(rows, as_json, lambda: table(columns, [[row[c] for c in columns] for row in rows], right=["n_done", "n_cells"]))
-
-
-def _status(row: ExperimentRow, tally: Any) -> str:
-    """running, done, cancelled, failed (some cells have no attempts left) or open (nobody works on it)."""
-    if tally.working:
-        return "running"
-    if tally.n_done == row.n_cells:
-        return "done"
-    if row.cancel_requested_at is not None:
-        return "cancelled"
-    return "failed" if tally.states.get("failed") else "open"
 
 
 @command.command("status")
@@ -112,7 +114,7 @@ def _status(row: ExperimentRow, tally: Any) -> str:
 def status(settings: Settings, name: str, watch: bool, as_json: bool) -> None:
     """Expected against actual cells, spend, who works on it, and why open cells are open."""
     from eval_pipeline.cli.launch import WATCH_POLL_S, is_worked_on
-    from eval_pipeline.cli.progress import Progress, money, stages
+    from eval_pipeline.cli.progress import Progress, money, stages, status_of
     from eval_pipeline.store.records import open_records
 
     with open_records(settings) as records:
@@ -131,7 +133,7 @@ def status(settings: Settings, name: str, watch: bool, as_json: bool) -> None:
     data = {
         "experiment": row.id,
         "name": row.name,
-        "status": _status(row, tally),
+        "status": status_of(row, tally),
         "n_cells": row.n_cells,
         "n_done": tally.n_done,
         "states": tally.states,

@@ -95,6 +95,7 @@ def rerun(
             note(f"{len(done)} of the cells have a valid result and are not run again; --discard REASON does it")
         open_keys = chosen if discard is not None else [key for key in chosen if key not in done]
         records.ledger.clear_cancel(experiment.id)
+        records.ledger.restore(experiment.id)
         if not open_keys:
             note("nothing to run")
             return _report(records, experiment, as_json, resumed=True)
@@ -106,11 +107,15 @@ def _chosen(records: Records, experiment: ExperimentRow, keys: tuple[str, ...]) 
     from eval_pipeline.errors import NotFound
 
     known = set(records.views.keys(experiment.id))
-    wanted = [key if key.startswith(f"{experiment.id}/") else f"{experiment.id}/{key}" for key in keys]
-    unknown = [key for key in wanted if key not in known]
-    if unknown:
-        raise NotFound(f"there is no cell {unknown[0]!r}", hint=f"`evals experiment cells {experiment.id}` lists them")
-    return wanted
+    for key in keys:
+        if key not in known and f"{experiment.id}/{key}" not in known:
+            other = key.partition("/")[0]
+            if key.count("/") == 3 and other != experiment.id:
+                raise NotFound(
+                    f"{key} is a cell of {other!r}, not of {experiment.id}", hint=f"evals experiment rerun {other} --cell {key}"
+                )
+            raise NotFound(f"{experiment.id} has no cell {key!r}", hint=f"`evals experiment cells {experiment.id}` lists them")
+    return [key if key in known else f"{experiment.id}/{key}" for key in keys]
 
 
 def _follow(

@@ -25,6 +25,17 @@ def stages(tally: Tally) -> str:
     return ", ".join([*states, *(f"{count} {outcome}" for outcome, count in sorted(tally.outcomes.items()))])
 
 
+def status_of(row: ExperimentRow, tally: Tally) -> str:
+    """running, done, cancelled, failed (some cells have no attempts left) or open (nobody works on it)."""
+    if tally.working:
+        return "running"
+    if tally.n_done == row.n_cells:
+        return "done"
+    if row.cancel_requested_at is not None:
+        return "cancelled"
+    return "failed" if tally.states.get("failed") else "open"
+
+
 def money(committed_usd: Decimal, budget_usd: Decimal | None) -> str:
     spent = f"{committed_usd:.4f}"
     return f"{spent} USD spent or reserved" + ("" if budget_usd is None else f" of {budget_usd.normalize():f}")

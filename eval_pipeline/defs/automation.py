@@ -11,12 +11,15 @@ from eval_pipeline.defs.resources import EvalsResource
 from eval_pipeline.store.records import Records
 
 FIRST = {"dagster/priority": "10"}
-"""Short runs that others wait for go before the cells in the queue."""
+"""Tags of the runs that a clock or a sensor starts: they go before the cells in the queue. With no pool of the cells' (pools.py) on
+their assets, nothing that runs holds them up either."""
 
 snapshot_job = dg.define_asset_job("snapshot_worlds", selection=[world_snapshots], tags=FIRST, description="Pack worlds.")
 results_job = dg.define_asset_job(
     "score_experiment", selection=[scored_table, leaderboard], tags=FIRST, description="Score a finished experiment."
 )
+
+DELETED_A_TICK = 500  # Dagster takes 30 ms for each
 
 
 @dg.sensor(job=results_job, minimum_interval_seconds=15, default_status=dg.DefaultSensorStatus.RUNNING)
@@ -37,7 +40,7 @@ def score_finished_experiments(context: dg.SensorEvaluationContext, evals: Evals
 
 @dg.sensor(minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING)
 def repair_records(context: dg.SensorEvaluationContext, evals: EvalsResource):
-    """Bring Dagster's records up to the ledger after a crash: dead runs, worlds, partitions, and results without an event."""
+    """Bring Dagster's records up to the ledger after a crash: dead runs, worlds, partitions, those of archived experiments, and results without an event."""
     ended = end_orphans(evals.settings(), context.instance)
     if ended:
         context.log.warning(f"ended {len(ended)} runs whose process is gone: {', '.join(ended)}")
@@ -53,9 +56,23 @@ def repair_records(context: dg.SensorEvaluationContext, evals: EvalsResource):
             dynamic.append(CELLS.build_add_request(records.views.keys(name)))
         if lost:
             dynamic.append(EXPERIMENTS.build_add_request(lost))
+        dynamic += _put_away(context.instance, set(records.views.experiment_ids(archived=True)))
         for name in records.views.unlogged_without_owner():
             _log_lost_results(context.instance, records, name)
     return dg.SensorResult(dynamic_partitions_requests=dynamic) if dynamic else dg.SkipReason("nothing to repair")
+
+
+def _put_away(instance: dg.DagsterInstance, archived: set[str]) -> list[dg.DeleteDynamicPartitionsRequest]:
+    """What is left of the partitions of archived experiments, some at a time. The experiment's own goes first: one that is restored
+    meanwhile lacks it, so all that it had come back."""
+    requests: list[dg.DeleteDynamicPartitionsRequest] = []
+    names = [name for name in instance.get_dynamic_partitions("experiments") if name in archived]
+    keys = [key for key in instance.get_dynamic_partitions("cells") if key.partition("/")[0] in archived] if archived else []
+    if names:
+        requests.append(EXPERIMENTS.build_delete_request(names))
+    if keys:
+        requests.append(CELLS.build_delete_request(keys[:DELETED_A_TICK]))
+    return requests
 
 
 def _log_lost_results(instance: dg.DagsterInstance, records: Records, name: str) -> None:

@@ -80,10 +80,26 @@ class Ledger:
             )
         return (exact or rows)[0]
 
-    def experiments(self) -> list[ExperimentRow]:
-        """Newest first, archived ones left out."""
-        newest = experiments.c.created_at.desc()
-        return self._experiments(sa.select(experiments).where(experiments.c.archived_at.is_(None)).order_by(newest))
+    def experiments(self, *, archived: bool = False) -> list[ExperimentRow]:
+        """Newest first. archived: those that were put away too."""
+        query = sa.select(experiments).order_by(experiments.c.created_at.desc())
+        return self._experiments(query if archived else query.where(experiments.c.archived_at.is_(None)))
+
+    def archive(self, experiment: str) -> bool:
+        """Put the experiment away. False, and nothing is changed, while a living engine owns cells of it."""
+        working = sa.exists().where(
+            cells.c.experiment_id == experiment,
+            engines.c.id == cells.c.engine_id,
+            engines.c.ended_at.is_(None),
+            engines.c.lease_until > sa.func.now(),
+        )
+        archived_at = sa.func.coalesce(experiments.c.archived_at, sa.func.now())
+        change = sa.update(experiments).where(experiments.c.id == experiment, ~working).values(archived_at=archived_at)
+        return self._run(lambda c: c.execute(change).rowcount) == 1
+
+    def restore(self, experiment: str) -> None:
+        """Take the experiment back from the archive; nothing happens when it is not there."""
+        self._run(lambda c: c.execute(sa.update(experiments).where(experiments.c.id == experiment).values(archived_at=None)))
 
     def resumable(self, name: str, source_digest: str) -> ExperimentRow | None:
         """The newest experiment of the same file, whatever its refs pointed to then."""

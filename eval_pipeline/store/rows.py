@@ -38,7 +38,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentRow:
-    """budget_usd None: unlimited. committed_usd: spent and reserved, over all attempts."""
+    """budget_usd None: unlimited. committed_usd: spent and reserved, over all attempts. archived_at None: not put away."""
 
     id: str
     name: str
@@ -51,6 +51,7 @@ class ExperimentRow:
     n_cells: int
     created_at: datetime
     cancel_requested_at: datetime | None
+    archived_at: datetime | None
 
 
 def read_attempt(row: sa.Row[Any]) -> OpenAttempt:
@@ -77,4 +78,5 @@ def read_experiment(row: sa.RowMapping) -> ExperimentRow:
         n_cells=row["n_cells"],
         created_at=row["created_at"],
         cancel_requested_at=row["cancel_requested_at"],
+        archived_at=row["archived_at"],
     )

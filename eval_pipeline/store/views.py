@@ -148,8 +148,10 @@ class Views:
         """Names of the sandboxes that an open attempt owns."""
         return {row.sandbox for row in self._all(sa.select(attempts.c.sandbox).where(attempts.c.ended_at.is_(None)))}
 
-    def experiment_ids(self) -> list[str]:
-        return [row.id for row in self._all(sa.select(experiments.c.id).where(experiments.c.archived_at.is_(None)))]
+    def experiment_ids(self, *, archived: bool = False) -> list[str]:
+        """archived: those that were put away, instead of those that were not."""
+        put_away = experiments.c.archived_at.is_not(None)
+        return [row.id for row in self._all(sa.select(experiments.c.id).where(put_away if archived else ~put_away))]
 
 
 def _attempt(row: Any) -> AttemptView:

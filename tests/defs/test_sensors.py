@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def evaluate(bench: Bench, sensor: str, cursor: str | None = None) -> dg.SensorResult:
-    """One tick, as the daemon makes it: the partitions it asks for are added."""
+    """One tick, as the daemon makes it: the partitions it asks for are added or deleted."""
     import dagster as dg
 
     from eval_pipeline.definitions import defs
@@ -31,7 +31,11 @@ def evaluate(bench: Bench, sensor: str, cursor: str | None = None) -> dg.SensorR
     if isinstance(result, dg.SkipReason):
         return dg.SensorResult(skip_reason=result)
     for request in result.dynamic_partitions_requests or []:
-        bench.instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
+        if isinstance(request, dg.AddDynamicPartitionsRequest):
+            bench.instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
+        else:
+            for key in request.partition_keys:
+                bench.instance.delete_dynamic_partition(request.partitions_def_name, key)
     return result
 
 
@@ -53,6 +57,24 @@ def test_lost_partitions_come_back_in_their_order(bench: Bench) -> None:
     assert name in bench.instance.get_dynamic_partitions("experiments")
     assert "w" in bench.instance.get_dynamic_partitions("worlds")
     assert evaluate(bench, "repair_records").skip_reason is not None
+
+
+def test_partitions_of_an_archived_experiment_go_and_come_back(bench: Bench) -> None:
+    name = ran(bench, "put-away")
+    cells = lambda: [key for key in bench.instance.get_dynamic_partitions("cells") if key.startswith(f"{name}/")]  # noqa: E731
+    others = {key for key in bench.instance.get_dynamic_partitions("cells") if not key.startswith(f"{name}/")}
+    before = cells()
+    assert len(before) == 2
+    bench.project.evals("experiment", "archive", name)
+    evaluate(bench, "repair_records")
+    assert (cells(), name in bench.instance.get_dynamic_partitions("experiments")) == ([], False)
+    assert others <= set(bench.instance.get_dynamic_partitions("cells"))
+    evaluate(bench, "repair_records")
+    assert cells() == []
+    bench.project.evals("experiment", "restore", name)
+    evaluate(bench, "repair_records")
+    assert (cells(), name in bench.instance.get_dynamic_partitions("experiments")) == (before, True)
+    assert set(bench.statuses(name).values()) == {"materialized"}
 
 
 def test_a_result_without_an_event_gets_one_and_only_one(bench: Bench) -> None:

@@ -30,6 +30,7 @@ def experiment_row(run: RunLock, score: ScoreLock, baseline: str | None = None) 
         n_cells=len(run.cell_keys()),
         created_at=NOW,
         cancel_requested_at=None,
+        archived_at=None,
     )
 
 
