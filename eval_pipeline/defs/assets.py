@@ -9,6 +9,7 @@ from eval_pipeline.analysis.leaderboard import ArmRow
 from eval_pipeline.analysis.load import load_leaderboard, load_table
 from eval_pipeline.analysis.tables import flat_row
 from eval_pipeline.defs.partitions import CELLS, EXPERIMENTS, LINEAGE_ONLY, WORLDS
+from eval_pipeline.defs.pools import CELLS_POOL, SCORING_POOL
 from eval_pipeline.defs.resources import EvalsResource
 from eval_pipeline.defs.runs import run_partitions
 from eval_pipeline.environment.snapshotting import record_snapshot
@@ -45,6 +46,7 @@ def world_snapshots(context: dg.AssetExecutionContext, evals: EvalsResource) -> 
     ],
     partitions_def=CELLS,
     backfill_policy=dg.BackfillPolicy.single_run(),
+    pool=CELLS_POOL,
 )
 def cell_results(context: dg.AssetExecutionContext, evals: EvalsResource) -> Any:
     with evals.services() as services:
@@ -65,6 +67,7 @@ _TABLE_COLUMNS = {
     group_name="results",
     kinds={"python", "postgres"},
     owners=OWNERS,
+    pool=SCORING_POOL,
     metadata={
         "dagster/column_schema": dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in _TABLE_COLUMNS.items()])
     },
@@ -98,7 +101,14 @@ def _csv(rows: list[dict[str, Any]]) -> bytes:
     return text.getvalue().encode("utf-8", "backslashreplace")
 
 
-@dg.asset(partitions_def=EXPERIMENTS, deps=[scored_table], group_name="results", kinds={"python", "postgres"}, owners=OWNERS)
+@dg.asset(
+    partitions_def=EXPERIMENTS,
+    deps=[scored_table],
+    group_name="results",
+    kinds={"python", "postgres"},
+    owners=OWNERS,
+    pool=SCORING_POOL,
+)
 def leaderboard(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.MaterializeResult[Any]:
     """Arms side by side: score with its interval, pass rate, cost, latency, and what is missing."""
     with evals.records() as records:

@@ -7,6 +7,7 @@ import dagster as dg
 from eval_pipeline.defs.backfills import backfill_of
 from eval_pipeline.defs.cells import CANCELLED, Drive, cell_events, raise_for
 from eval_pipeline.defs.partitions import EXPERIMENTS
+from eval_pipeline.defs.pools import CELLS_POOL
 from eval_pipeline.defs.resources import EvalsResource
 from eval_pipeline.domain.cell import CellState
 from eval_pipeline.runner.services import Services
@@ -39,7 +40,10 @@ def run_partitions(context: dg.OpExecutionContext, services: Services) -> None:
     raise_for(mine, len(own))
 
 
-@dg.op(description="Drive an experiment's cells in one engine; each valid result becomes a materialization of cell_results.")
+@dg.op(
+    pool=CELLS_POOL,
+    description="Drive an experiment's cells in one engine; each valid result becomes a materialization of cell_results.",
+)
 def drive_cells(context: dg.OpExecutionContext, config: CellsConfig, evals: EvalsResource) -> None:
     with evals.services() as services, cell_events(context, services.records) as events:
         keys = config.keys or services.views.keys(

@@ -197,7 +197,8 @@ class Engine:
 
     def _resize(self, share: dict[str, int]) -> None:
         self._running.resize(share["running"])
-        self._setups.resize(share["setups"])
+        # With more engines than places some get none; one each is a little more than the limit, and nobody waits for ever.
+        self._setups.resize(max(1, share["setups"]))
         self.services.persister.parsers.resize(max(1, share["parsers"]))
         self._finished.set()
 

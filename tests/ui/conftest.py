@@ -12,6 +12,7 @@ from eval_pipeline.gateway.client import stop
 
 AGENT = """
 echo s >> "$EVALS_OUTPUT/starts"
+grep -q "Answer long" "$EVALS_CASE" && sleep 900
 grep -q "Answer slow" "$EVALS_CASE" && sleep 120
 grep -q "Answer doze" "$EVALS_CASE" && sleep 30
 grep -q "Answer nap" "$EVALS_CASE" && sleep 6
@@ -34,7 +35,7 @@ def state() -> Generator[Path]:
 
 @pytest.fixture(scope="module")
 def project(state: Path) -> Generator[Project]:
-    """Its world `bad` can't be restored, which is an infrastructure failure; the cases `slow`, `doze` and `nap` take 120, 30 and 6 seconds."""
+    """Its world `bad` can't be restored, which is an infrastructure failure; `long`, `slow`, `doze` and `nap` are cases of 900, 120, 30 and 6 s."""
     with short_dir() as root:
         made = Project(root, state)
         made.world("bad", {"broken.txt": "x\n"})

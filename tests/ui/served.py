@@ -21,6 +21,8 @@ _LAUNCH = """mutation L($p: LaunchBackfillParams!) { launchPartitionBackfill(bac
 _BACKFILL = """query B($id: String!) { partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status error { message }
   runs(limit: 5000) { id status pipelineName tags { key value } } } } }"""
 _RUNS = """query R($filter: RunsFilter) { runsOrError(filter: $filter) { ... on Runs { results { id status pipelineName startTime tags { key value } } } } }"""
+_LAUNCH_RUN = """mutation L($p: ExecutionParams!) { launchPipelineExecution(executionParams: $p) {
+  __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }"""
 _CANCEL = """mutation C($id: String!) { cancelPartitionBackfill(backfillId: $id) { __typename } }"""
 _TERMINATE = """mutation T($id: String!) { terminateRun(runId: $id) { __typename } }"""
 _HEALTH = "{ instance { daemonHealth { allDaemonStatuses { daemonType required healthy } } } }"
@@ -90,6 +92,10 @@ class Served:
 
     def statuses(self, experiment: str, asset: str = "cell_results") -> dict[str, str]:
         """Partition -> materialized, failed, missing or materializing, as the partitions page shows it."""
+        mine = (experiment, f"{experiment}/")
+        return {key: status for key, status in self.statuses_of_all(asset).items() if key == mine[0] or key.startswith(mine[1])}
+
+    def statuses_of_all(self, asset: str) -> dict[str, str]:
         node = self.graphql(_STATUSES, key={"path": [asset]})["assetNodeOrError"]["assetPartitionStatuses"]
         lists = {
             "missing": node["unmaterializedPartitions"],
@@ -97,8 +103,7 @@ class Served:
             "failed": node["failedPartitions"],
             "materializing": node["materializingPartitions"],
         }
-        mine = (experiment, f"{experiment}/")
-        return {key: status for status, keys in lists.items() for key in keys if key == mine[0] or key.startswith(mine[1])}
+        return {key: status for status, keys in lists.items() for key in keys}
 
     def backfill(self, keys: Iterable[str], asset: str = "cell_results") -> str:
         params = {"assetSelection": [{"path": [asset]}], "partitionNames": list(keys)}
@@ -113,6 +118,15 @@ class Served:
         assert answer["__typename"] == "LaunchBackfillSuccess", answer
         return answer["backfillId"]
 
+    def launch(self, job: str, partition: str) -> str:
+        """One run of a job for one partition, as the Launchpad asks for it; returns the run's id."""
+        repository = {"repositoryName": "__repository__", "repositoryLocationName": "eval_pipeline.definitions"}
+        tags = [{"key": "dagster/partition", "value": partition}]
+        params = {"selector": {"pipelineName": job, **repository}, "executionMetadata": {"tags": tags}, "runConfigData": {}}
+        answer = self.graphql(_LAUNCH_RUN, p=params)["launchPipelineExecution"]
+        assert answer["__typename"] == "LaunchRunSuccess", answer
+        return answer["run"]["runId"]
+
     def state_of(self, backfill: str) -> dict[str, Any]:
         return self.graphql(_BACKFILL, id=backfill)["partitionBackfillOrError"]
 
@@ -125,6 +139,9 @@ class Served:
 
     def runs(self, job: str) -> list[dict[str, Any]]:
         return self.graphql(_RUNS, filter={"pipelineName": job})["runsOrError"]["results"]
+
+    def run_status(self, run_id: str) -> str:
+        return self.graphql(_RUNS, filter={"runIds": [run_id]})["runsOrError"]["results"][0]["status"]
 
     def cancel_backfill(self, backfill: str) -> None:
         self.graphql(_CANCEL, id=backfill)
