@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -83,15 +83,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | No
         grid.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
         grid.add_row(*(Text(shown(value)) for value in row))
-    Console(file=sys.stdout, width=_width(), soft_wrap=False).print(grid)
-
-
-def _width() -> int | None:
-    """COLUMNS, where it is a number; else the terminal's width (None), or 160 when there is none."""
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdigit() and int(columns) > 0:
-        return int(columns)
-    return None if sys.stdout.isatty() else 160
+    width = shutil.get_terminal_size((160, 24)).columns  # COLUMNS, else the terminal's, else 160
+    Console(file=sys.stdout, width=width, soft_wrap=False).print(grid)
 
 
 def shown(value: Any) -> str:
