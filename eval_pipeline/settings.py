@@ -18,6 +18,7 @@ class Settings:
 
     postgres_url: None means the embedded server under `state_dir`.
     artifacts_url: None means the directory `state_dir/artifacts`; else `s3://bucket[/prefix]`.
+    secrets_path: the file of secrets; None means `state_dir/secrets.env`.
     unsafe_no_isolation: sandboxes may run without a user namespace where none can be made. A permission, not a preference.
     """
 
@@ -25,11 +26,16 @@ class Settings:
     worlds_dir: Path
     postgres_url: str | None = None
     artifacts_url: str | None = None
+    secrets_path: Path | None = None
     unsafe_no_isolation: bool = False
 
     @property
     def dagster_home(self) -> Path:
         return self.state_dir / "dagster"
+
+    @property
+    def secrets_file(self) -> Path:
+        return self.secrets_path or self.state_dir / "secrets.env"
 
 
 def dagster_environment(settings: Settings, postgres_url: str) -> dict[str, str]:
@@ -38,6 +44,7 @@ def dagster_environment(settings: Settings, postgres_url: str) -> dict[str, str]
         "DAGSTER_HOME": str(settings.dagster_home),
         "EVALS_STATE_DIR": str(settings.state_dir),
         "EVALS_WORLDS_DIR": str(settings.worlds_dir),
+        "EVALS_SECRETS_FILE": str(settings.secrets_file),
         "EVALS_POSTGRES_URL": postgres_url,
         "EVALS_POSTGRES_EMBEDDED": "0" if settings.postgres_url else "1",
         UNSAFE_VARIABLE: "1" if settings.unsafe_no_isolation else "0",
@@ -52,7 +59,8 @@ def _project_root(start: Path) -> Path:
 
 
 def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
-    """Read EVALS_STATE_DIR, EVALS_WORLDS_DIR, EVALS_POSTGRES_URL, EVALS_ARTIFACTS_URL and EVALS_UNSAFE_NO_ISOLATION.
+    """Read EVALS_STATE_DIR, EVALS_WORLDS_DIR, EVALS_POSTGRES_URL, EVALS_ARTIFACTS_URL, EVALS_SECRETS_FILE and
+    EVALS_UNSAFE_NO_ISOLATION.
 
     Paths default to `.evals` and `worlds_src` in the nearest folder above `cwd` that holds a `worlds_src`.
     EVALS_POSTGRES_EMBEDDED=1 marks the URL as our own embedded server's, exported for Dagster's sake (`dagster_environment`).
@@ -64,6 +72,7 @@ def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = N
         worlds_dir=Path(env.get("EVALS_WORLDS_DIR") or root / "worlds_src").expanduser().absolute(),
         postgres_url=None if env.get("EVALS_POSTGRES_EMBEDDED") == "1" else env.get("EVALS_POSTGRES_URL") or None,
         artifacts_url=env.get("EVALS_ARTIFACTS_URL") or None,
+        secrets_path=Path(secrets).expanduser().absolute() if (secrets := env.get("EVALS_SECRETS_FILE")) else None,
         unsafe_no_isolation=_permitted(env.get(UNSAFE_VARIABLE) or "0"),
     )
 

@@ -171,7 +171,7 @@ def test_the_first_screen_loads_next_to_nothing() -> None:
 # Who may look at the process's environment, and why.
 ENVIRONMENT = {
     "settings.py": "reads the settings, once",
-    "vault/environment.py": "reads the secrets an app declares",
+    "vault/sources.py": "reads the secrets an app declares",
     "specs/git.py": "hands git the environment without a hook's repository",
     "scoring/untrusted.py": "hands a reader's process what it imports from",
     "gateway/client.py": "hands the gateway's process the few variables it needs",

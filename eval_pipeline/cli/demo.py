@@ -22,13 +22,14 @@ def command(settings: Settings, timeout_s: float | None, as_json: bool) -> int:
     from eval_pipeline.specs.library import Library
     from eval_pipeline.specs.lock import lock_experiment
     from eval_pipeline.store.records import open_records
+    from eval_pipeline.vault.delivery import Secrets
 
     started = time.monotonic()
     require_isolation(settings)
     library = Library(settings.worlds_dir)
     locked = lock_experiment(library, library.experiment_path("demo"))
     with open_records(settings) as records:
-        planned = plan(locked, records, fresh=False)
+        planned = plan(locked, records, Secrets(settings, records), fresh=False)
         experiment = commit(locked, planned, records)
         for line in planned.moved:
             note(f"{line}: resuming the locked one")

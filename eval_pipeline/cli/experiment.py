@@ -36,10 +36,11 @@ def plan_command(settings: Settings, file: str, fresh: bool, as_json: bool) -> N
     """What `run` would do: cells, what is done already, limits, notes. Spends nothing."""
     from eval_pipeline.runner.planning import plan
     from eval_pipeline.store.records import open_records
+    from eval_pipeline.vault.delivery import Secrets
 
     locked = lock_file(settings, file)
     with open_records(settings) as records:
-        planned = plan(locked, records, fresh=fresh)
+        planned = plan(locked, records, Secrets(settings, records), fresh=fresh)
     data = {
         "experiment": planned.run.experiment_id,
         "resumes": planned.resumes is not None,

@@ -31,11 +31,12 @@ def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fres
     from eval_pipeline.cli.launch import launch, require_isolation
     from eval_pipeline.runner.planning import commit, plan
     from eval_pipeline.store.records import open_records
+    from eval_pipeline.vault.delivery import Secrets
 
     locked = lock_file(settings, file)
     require_isolation(settings)
     with open_records(settings) as records:
-        planned = plan(locked, records, fresh=fresh)
+        planned = plan(locked, records, Secrets(settings, records), fresh=fresh)
         experiment = commit(locked, planned, records)
         for line in planned.moved:
             note(f"{line}: resuming the locked one; --fresh starts a new experiment of {len(locked.run.cell_keys())} cells")

@@ -33,7 +33,10 @@ def world_snapshots(context: dg.AssetExecutionContext, evals: EvalsResource) -> 
     specs=[
         dg.AssetSpec(
             "cell_results",
-            deps=[dg.AssetDep(world_snapshots, partition_mapping=LINEAGE_ONLY)],
+            deps=[
+                dg.AssetDep(world_snapshots, partition_mapping=LINEAGE_ONLY),
+                dg.AssetDep("sandbox_secrets", partition_mapping=LINEAGE_ONLY),
+            ],
             description=(
                 "One independent run a partition, `experiment/world.case/arm/trial`: an isolated sandbox, the agent, its stored output. "
                 "A cell with a valid result is never run again; launching it only logs the result again."

@@ -15,6 +15,7 @@ Argv = Annotated[tuple[str, ...], Field(min_length=1)]
 PACKAGE_INDEX = "package-index"
 """Stands in `build_egress` for the hosts of pip's and npm's own configuration."""
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _ENDPOINT = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?:[1-9][0-9]{0,4}")
 
 
@@ -28,7 +29,16 @@ def _build_endpoint(value: str) -> str:
     return value if value == PACKAGE_INDEX else _endpoint(value)
 
 
+def _secret_name(value: str) -> str:
+    if not _VARIABLE.fullmatch(value):
+        raise ValueError(f"{value!r} is no name of an environment variable: write letters, digits and '_', no digit first")
+    if value.startswith("EVALS_"):
+        raise ValueError(f"{value!r} is a setting of the pipeline itself and no secret of an app")
+    return value
+
+
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
+SecretName = Annotated[str, AfterValidator(_secret_name)]
 BuildEndpoint = Annotated[str, AfterValidator(_build_endpoint)]
 
 
@@ -66,10 +76,12 @@ class ImageSpec(_Grown):
 
 
 class SecretNames(_Grown):
+    """build: what `build` and `reset` see. agent: what the services and the agent see. `restore` and `dump` see none."""
+
     _LATER = ("build",)
 
-    build: tuple[str, ...] = ()
-    agent: tuple[str, ...] = ()
+    build: tuple[SecretName, ...] = ()
+    agent: tuple[SecretName, ...] = ()
 
 
 class ServicesSpec(_Grown):

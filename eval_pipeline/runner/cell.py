@@ -43,7 +43,7 @@ from eval_pipeline.sandbox.base import (
 )
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.store.ledger import Claim, ExperimentRow, Ledger, OpenAttempt
-from eval_pipeline.vault.environment import read_secrets
+from eval_pipeline.vault.delivery import Delivered, Secrets
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +70,7 @@ class CellContext:
     installation: str
     host: HostIdentity
     gateway: Gateway
+    secrets: Secrets
     setups: Slots
     cancelled: Callable[[], bool]
 
@@ -202,7 +203,8 @@ class _Attempt:
                 context.source, self.arm, context.experiment.run.worlds[world], context.world_dirs[world]
             )
             built = time.monotonic()
-            sandbox = await context.backend.get_or_create(self._spec(attempt, prepared))
+            secrets = await asyncio.to_thread(context.secrets.deliver, self.claim, attempt, self.arm)
+            sandbox = await context.backend.get_or_create(self._spec(attempt, prepared, secrets))
             ready_s = await self._app.start(sandbox, self._env())
         self._app.evidence |= {"layer": prepared.key, "image_commit": prepared.image_commit, "state_before": prepared.state}
         self._app.evidence["setup"] = {
@@ -212,7 +214,7 @@ class _Attempt:
         }
         return sandbox
 
-    def _spec(self, attempt: OpenAttempt, prepared: Prepared) -> SandboxSpec:
+    def _spec(self, attempt: OpenAttempt, prepared: Prepared, secrets: Delivered) -> SandboxSpec:
         manifest = self.arm.manifest
         return SandboxSpec(
             name=attempt.sandbox,
@@ -221,7 +223,7 @@ class _Attempt:
             layers=prepared.layers,
             world=prepared.world_dir,
             files={f"{RUN_DIR}/case.json": self._case_json()},
-            secrets=read_secrets(manifest.secrets.agent),
+            secrets=secrets.values,
             egress=manifest.egress,
             resources=Resources(**manifest.resources.model_dump()),
         )

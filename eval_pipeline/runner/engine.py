@@ -23,7 +23,6 @@ from eval_pipeline.runner.services import Services
 from eval_pipeline.runner.slots import Slots
 from eval_pipeline.store.ledger import Claim, ExperimentRow
 from eval_pipeline.store.liveness import alive, engines_dir
-from eval_pipeline.vault.environment import require_secrets
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ class Engine:
 
     async def run(self, keys: Sequence[str]) -> RunReport:
         services, host = self.services, self.services.host
-        self._require_secrets(keys)
+        await asyncio.to_thread(self._require_secrets, keys)
         self._engine_id = str(uuid.uuid4())
         with alive(engines_dir(services.settings), self._engine_id):
             services.leases.open_engine(self._engine_id, host, os.getpid(), self._run_id)
@@ -96,9 +95,8 @@ class Engine:
 
     def _require_secrets(self, keys: Sequence[str]) -> None:
         """An agent without its key would fail, and its failure would count."""
-        for name in sorted({CellKey.parse(key).arm for key in keys}):
-            arm = self.experiment.run.arm(name)
-            require_secrets(arm.name, arm.manifest.secrets.agent, arm.config)
+        run = self.experiment.run
+        self.services.secrets.sync_arms(run.app, [run.arm(name) for name in sorted({CellKey.parse(key).arm for key in keys})])
 
     async def _work(self, keys: list[str]) -> None:
         context = self._context(await self.services.restore_worlds(self.experiment, keys))
@@ -216,6 +214,7 @@ class Engine:
             installation=services.installation,
             host=services.host,
             gateway=services.gateway,
+            secrets=services.secrets,
             setups=self._setups,
             cancelled=lambda: self._cancel,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -15,7 +14,7 @@ from eval_pipeline.specs import git
 from eval_pipeline.specs.lock import Locked
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
-from eval_pipeline.vault.environment import require_secrets
+from eval_pipeline.vault.delivery import Secrets
 
 MAX_CELLS = 100_000
 
@@ -39,10 +38,10 @@ class Plan:
     notes: list[str]
 
 
-def plan(locked: Locked, records: Records, *, fresh: bool, environ: Mapping[str, str] | None = None) -> Plan:
+def plan(locked: Locked, records: Records, secrets: Secrets, *, fresh: bool) -> Plan:
     """Raises SpecError for what would make the run useless."""
     for arm in locked.run.arms:
-        require_secrets(arm.name, arm.manifest.secrets.agent, arm.config, environ)
+        secrets.require(arm)
     n_cells = len(locked.run.cell_keys())
     if n_cells > MAX_CELLS:
         raise SpecError(f"the experiment has {n_cells} cells; at most {MAX_CELLS} are possible", hint="split its dataset")

@@ -28,7 +28,7 @@ from eval_pipeline.store.ledger import ExperimentRow, Ledger
 from eval_pipeline.store.records import Records
 from eval_pipeline.store.snapshots import restore
 from eval_pipeline.store.views import Views
-from eval_pipeline.vault.environment import read_secrets
+from eval_pipeline.vault.delivery import Secrets
 
 GATEWAY_IDLE_S = 60.0
 
@@ -44,6 +44,7 @@ class Services:
     layers: Layers
     persister: Persister
     gateway: Gateway
+    secrets: Secrets
     installation: str
     host: HostIdentity
     world_dirs: dict[str, Path]
@@ -86,14 +87,6 @@ def build_locks(settings: Settings) -> Path:
     return settings.state_dir / "locks"
 
 
-def _build(manifest: AppManifest) -> PhaseMeans:
-    return PhaseMeans(secrets=read_secrets(manifest.secrets.build))
-
-
-def _agent(manifest: AppManifest) -> PhaseMeans:
-    return PhaseMeans(egress=manifest.egress, secrets=read_secrets(manifest.secrets.agent))
-
-
 @contextmanager
 def open_services(settings: Settings, records: Records) -> Generator[Services]:
     gateway = Gateway(Paths.of(settings.state_dir), settings.state_dir, local=(), idle_s=GATEWAY_IDLE_S)
@@ -106,6 +99,14 @@ def open_services(settings: Settings, records: Records) -> Generator[Services]:
     manifests: dict[str, SnapshotManifest] = {}
     persister = Persister(store, records.verdicts, scratch, world_dirs, manifests)
     rows = LayerRows(records.database, backend.name, backend.place)
+    secrets = Secrets(settings, records)
+
+    def build_means(manifest: AppManifest) -> PhaseMeans:
+        return PhaseMeans(secrets=secrets.for_build(manifest).values)
+
+    def agent_means(manifest: AppManifest) -> PhaseMeans:
+        return PhaseMeans(egress=manifest.egress, secrets=secrets.for_agent(manifest).values)
+
     try:
         yield Services(
             settings=settings,
@@ -113,10 +114,18 @@ def open_services(settings: Settings, records: Records) -> Generator[Services]:
             store=store,
             backend=backend,
             layers=Layers(
-                backend, rows, store, installation, build_locks(settings), scratch, build_means=_build, agent_means=_agent
+                backend,
+                rows,
+                store,
+                installation,
+                build_locks(settings),
+                scratch,
+                build_means=build_means,
+                agent_means=agent_means,
             ),
             persister=persister,
             gateway=gateway,
+            secrets=secrets,
             installation=installation,
             host=host_identity(settings.state_dir),
             world_dirs=world_dirs,

@@ -196,3 +196,15 @@ warm_sandboxes = sa.Table(
     _now("created_at"),
     sa.Index("ix_warm_sandboxes_spec", "spec_digest"),
 )
+
+secret_versions = sa.Table(
+    "secret_versions",
+    metadata,
+    sa.Column("place", sa.Text, primary_key=True),  # where the value is kept: a machine and its state directory
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("phase", sa.Text, primary_key=True),
+    sa.Column("version", sa.Text, primary_key=True),  # a keyed hash; the value stands nowhere in the ledger
+    sa.Column("source", sa.Text, nullable=False),
+    _now("synced_at"),
+    _now("last_seen"),  # of a name's versions the one seen last is in use
+)

@@ -46,7 +46,7 @@ ended as (
   update evals.attempts set
     ended_at = clock_timestamp(), outcome = :outcome, error = :error, error_class = :error_class, bundle = :bundle,
     usage = :usage, usage_source = :usage_source, cost_usd = :cost, price_version = :price_version, latency_s = :latency_s,
-    evidence = :evidence
+    evidence = coalesce(evidence, '{{}}') || :evidence
   from held where id = :attempt and ended_at is null
   returning reserved_usd
 ), moved as (

@@ -50,25 +50,32 @@ def test_every_asset_says_what_it_is_and_whose() -> None:
 
     graph = defs.resolve_asset_graph()
     keys = graph.get_all_asset_keys()
-    assert {key.to_user_string() for key in keys} == {"world_snapshots", "cell_results", "scored_table", "leaderboard"}
+    assert {key.to_user_string() for key in keys} == {
+        "world_snapshots",
+        "sandbox_secrets",
+        "cell_results",
+        "scored_table",
+        "leaderboard",
+    }
     for key in keys:
         node = graph.get(key)
         assert node.group_name != "default" and node.owners and node.description and node.kinds, key
-        assert node.partitions_def is not None, key
+        assert (node.partitions_def is None) == (key.to_user_string() == "sandbox_secrets"), key
 
 
 def test_every_job_says_what_it_does() -> None:
     from eval_pipeline.definitions import defs
 
-    for name in ("snapshot_worlds", "run_cells", "rerun_failed_cells", "score_experiment"):
+    for name in ("snapshot_worlds", "sync_secrets", "run_cells", "rerun_failed_cells", "score_experiment"):
         assert defs.resolve_job_def(name).description, name
 
 
-def test_checks_are_partitioned_by_experiment() -> None:
+def test_checks_of_results_are_partitioned_by_experiment() -> None:
     from eval_pipeline.definitions import defs
 
     graph = defs.resolve_asset_graph()
     checks = {key.name: graph.get(key) for key in graph.asset_check_keys}
-    assert set(checks) == {"completeness", "infra_rate"}
+    assert set(checks) == {"completeness", "infra_rate", "secret_age"}
+    assert checks.pop("secret_age").partitions_def is None
     for check in checks.values():
         assert check.partitions_def is not None and check.partitions_def.name == "experiments"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from eval_pipeline.domain.lock import LockedArm, LockedCase, RunLock
 from eval_pipeline.domain.rubric import Criterion
 from eval_pipeline.errors import SpecError
 from eval_pipeline.runner.planning import Plan, commit, plan
+from eval_pipeline.settings import Settings
 from eval_pipeline.specs.lock import Locked
 from eval_pipeline.store.records import Records
+from eval_pipeline.vault.delivery import Secrets
 
 
 @pytest.fixture
@@ -50,8 +52,14 @@ def locked(
     return Locked(spec, run, score_lock(run, criteria), repo)
 
 
+def vault(records: Records, environ: Mapping[str, str]) -> Secrets:
+    """Without a file of secrets."""
+    nowhere = Path("/nonexistent")
+    return Secrets(Settings(state_dir=nowhere, worlds_dir=nowhere), records, environ)
+
+
 def make(records: Records, experiment: Locked, *, fresh: bool = False) -> Plan:
-    planned = plan(experiment, records, fresh=fresh, environ={})
+    planned = plan(experiment, records, vault(records, {}), fresh=fresh)
     commit(experiment, planned, records)
     return planned
 
@@ -65,7 +73,7 @@ def finish_first(books: Books, run: RunLock, *numbers: int) -> None:
 def test_a_new_experiment(records: Records) -> None:
     cases = [locked_case("c"), locked_case("d")]
     experiment = locked(cases, criteria=[criterion("a"), criterion("b", judge=True)], trials=3, budget_usd=0.1)
-    planned = plan(experiment, records, fresh=False, environ={})
+    planned = plan(experiment, records, vault(records, {}), fresh=False)
     assert (planned.run, planned.resumes, planned.moved) == (experiment.run, None, [])
     assert (planned.n_cells, planned.n_done, planned.n_judge_criteria, planned.n_cases_with_judge) == (6, 0, 2, 2)
     assert records.ledger.experiments() == []  # a plan writes nothing
@@ -112,14 +120,14 @@ def test_a_ref_that_moved_resumes_the_locked_run_and_says_so(records: Records, t
     before = locked(arms=[locked_arm(tree="1" * 40, commit=commits[0]), still], repo=tmp_path)
     make(records, before)
     after = locked(arms=[locked_arm(tree="2" * 40, commit=commits[2]), still], repo=tmp_path)
-    planned = plan(after, records, fresh=False, environ={})
+    planned = plan(after, records, vault(records, {}), fresh=False)
     assert (planned.run, planned.resumes is not None) == (before.run, True)
     assert planned.moved == ["main (arm 'a') moved 2 commits"]
     fresh = make(records, after, fresh=True)
     assert (fresh.run, fresh.resumes, fresh.moved) == (after.run, None, [])
     assert make(records, after).run == after.run  # now there is one of its own
     dirty = locked(arms=[locked_arm(tree="3" * 40, commit=None), still], repo=tmp_path)
-    assert plan(dirty, records, fresh=False, environ={}).moved == ["main (arm 'a') moved to another tree"]
+    assert plan(dirty, records, vault(records, {}), fresh=False).moved == ["main (arm 'a') moved to another tree"]
 
 
 def test_another_experiment_of_the_same_name_is_not_resumed(records: Records) -> None:
@@ -131,14 +139,17 @@ def test_an_arm_that_lacks_a_secret_is_refused_before_anything_is_spent(records:
     manifest = MANIFEST.model_copy(update={"secrets": SecretNames(agent=("KEY_A", "KEY_B"))})
     real = locked(arms=[locked_arm(manifest=manifest, config={"model": "real"})])
     for environ in ({}, {"KEY_A": "x"}, {"KEY_A": "x", "KEY_B": ""}):
-        with pytest.raises(SpecError, match="KEY_B is not set in the environment") as caught:
-            plan(real, records, fresh=False, environ=environ)
+        with pytest.raises(
+            SpecError,
+            match=r"KEY_B could not be had; looked in: the file /nonexistent/secrets.env \(there is none\), the environment",
+        ) as caught:
+            plan(real, records, vault(records, environ), fresh=False)
         assert "stand-in" in (caught.value.hint or "")
-    assert plan(real, records, fresh=False, environ={"KEY_A": "x", "KEY_B": "y"}).n_cells == 1
+    assert plan(real, records, vault(records, {"KEY_A": "x", "KEY_B": "y"}), fresh=False).n_cells == 1
     stand_in = locked(arms=[locked_arm(manifest=manifest, config={"model": "stand-in"})])
-    assert any("stand-in" in note for note in plan(stand_in, records, fresh=False, environ={}).notes)
+    assert any("stand-in" in note for note in plan(stand_in, records, vault(records, {}), fresh=False).notes)
 
 
 def test_an_experiment_that_is_too_large(records: Records) -> None:
     with pytest.raises(SpecError, match="has 100001 cells; at most 100000"):
-        plan(locked(trials=100_001), records, fresh=False, environ={})
+        plan(locked(trials=100_001), records, vault(records, {}), fresh=False)

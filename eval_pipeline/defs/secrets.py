@@ -1,0 +1,113 @@
+"""Secrets for sandboxes, synced by the hour. Names, versions and ages are shown; a value never leaves the vault."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from eval_pipeline.defs.assets import OWNERS
+from eval_pipeline.defs.automation import FIRST
+from eval_pipeline.defs.resources import EvalsResource
+from eval_pipeline.vault.delivery import Secrets, SecretStatus, SyncReport
+
+MAX_UNSEEN_S = 2 * 3600.0
+
+_COLUMNS = {
+    "name": "string", "phase": "string", "apps": "string", "version": "string", "source": "string",
+    "age_s": "float", "unseen_s": "float", "held": "bool",
+}  # fmt: skip
+_SCHEMA = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in _COLUMNS.items()])
+
+
+@dg.asset(
+    group_name="environment",
+    kinds={"python", "postgres"},
+    owners=OWNERS,
+    metadata={"dagster/column_schema": _SCHEMA},
+    check_specs=[
+        dg.AssetCheckSpec(
+            "secret_age",
+            asset="sandbox_secrets",
+            description=f"Each declared secret was found in a source within the last {MAX_UNSEEN_S / 3600:.0f} hours.",
+        )
+    ],
+)
+def sandbox_secrets(context: dg.AssetExecutionContext, evals: EvalsResource) -> Iterator[Any]:
+    """The secrets that apps declare, read from their sources into versions that new cells get. Values are kept outside of Dagster.
+
+    Fails when one is missing; cells then go on with its last version.
+    """
+    with evals.records() as records:
+        report = Secrets(evals.settings(), records).sync()
+    metadata = _metadata(report)
+    yield _age_check(report)  # also of a sync that fails: then ages tell how long the last versions have been in use
+    if report.problem is not None or report.missing:
+        said = (
+            f"{report.problem}"
+            if report.problem
+            else f"no source holds {', '.join(report.missing)}; looked in: {report.looked_in}"
+        )
+        raise dg.Failure(f"{said}; cells go on with the last versions", metadata=metadata, allow_retries=False)
+    yield dg.MaterializeResult(metadata=metadata)
+
+
+def _age_check(report: SyncReport) -> dg.AssetCheckResult:
+    required = [status for status in report.statuses if status.declared.required]
+    unseen = {_label(status): None if status.synced is None else round(status.synced.unseen_s, 1) for status in required}
+    stale = sorted(label for label, seconds in unseen.items() if seconds is None or seconds > MAX_UNSEEN_S)
+    return dg.AssetCheckResult(
+        check_name="secret_age",
+        passed=not stale,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"unseen_s": dg.MetadataValue.json(unseen), "stale": dg.MetadataValue.json(stale), "threshold_s": MAX_UNSEEN_S},
+    )
+
+
+def _metadata(report: SyncReport) -> dict[str, Any]:
+    rows = [dg.TableRecord(_row(status)) for status in report.statuses]
+    return {
+        "dagster/row_count": len(rows),
+        "secrets": dg.MetadataValue.table(rows, _SCHEMA),
+        "missing": dg.MetadataValue.json(report.missing),
+        "show": dg.MetadataValue.md("`evals secrets list`"),
+    }
+
+
+def _row(status: SecretStatus) -> dict[str, Any]:
+    synced, declared = status.synced, status.declared
+    return {
+        "name": declared.name,
+        "phase": declared.phase,
+        "apps": ", ".join(declared.apps),
+        "version": synced.version if synced else None,
+        "source": synced.source if synced else None,
+        "age_s": round(synced.age_s, 1) if synced else None,
+        "unseen_s": round(synced.unseen_s, 1) if synced else None,
+        "held": status.held,
+    }
+
+
+def _label(status: SecretStatus) -> str:
+    return f"{status.declared.name} ({status.declared.phase})"
+
+
+secrets_job = dg.define_asset_job(
+    "sync_secrets", selection=[sandbox_secrets], tags=FIRST, description="Read the declared secrets from their sources."
+)
+
+_UNFINISHED = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
+@dg.schedule(job=secrets_job, cron_schedule="7 * * * *", default_status=dg.DefaultScheduleStatus.RUNNING)
+def sync_secrets_hourly(context: dg.ScheduleEvaluationContext) -> Any:
+    """Hourly; left out while the run before has not ended."""
+    unfinished = context.instance.get_run_records(dg.RunsFilter(job_name=secrets_job.name, statuses=_UNFINISHED), limit=1)
+    if unfinished:
+        return dg.SkipReason(f"run {unfinished[0].dagster_run.run_id} has not ended")
+    return dg.RunRequest()
