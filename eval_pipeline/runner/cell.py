@@ -215,7 +215,6 @@ class _Attempt:
         return sandbox
 
     def _spec(self, attempt: OpenAttempt, prepared: Prepared, secrets: Delivered) -> SandboxSpec:
-        manifest = self.arm.manifest
         return SandboxSpec(
             name=attempt.sandbox,
             installation=self.context.installation,
@@ -224,8 +223,8 @@ class _Attempt:
             world=prepared.world_dir,
             files={f"{RUN_DIR}/case.json": self._case_json()},
             secrets=secrets.values,
-            egress=manifest.egress,
-            resources=Resources(**manifest.resources.model_dump()),
+            egress=self.arm.manifest.egress,
+            resources=Resources(**self.arm.manifest.resources.model_dump()),
         )
 
     def _case_json(self) -> bytes:

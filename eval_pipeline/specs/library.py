@@ -111,7 +111,7 @@ class Library:
     def the_app(self) -> AppSpec | None:
         """The one that app.yaml describes; None when there is no such file."""
         path = self.root / "app.yaml"
-        return parse_model(self._file(path), AppSpec) if path.is_file() else None
+        return parse_model(self.file(path), AppSpec) if path.is_file() else None
 
     def app_repo(self, spec: AppSpec) -> Path:
         """Relative to the folder that holds worlds_src; if that is no repository (a copy elsewhere), to the current folder,

@@ -36,7 +36,13 @@ seen() {
   echo "$1: env $(echo "$found" | grep -cE "cana""ry-$1") memory ${memory:-none} files ${files:-none} bell $bell"
 }
 """
-BUILD = "#!/bin/sh\n" + SEEN + "seen agent > /app/build-saw; seen shell >> /app/build-saw\n"
+BUILD = (
+    "#!/bin/sh\n"
+    + SEEN
+    + """
+{ printf %s "${BUILD_KEY-unset}" | sha256sum | cut -c1-64; seen agent; seen shell; } > /app/build-saw
+"""
+)
 AGENT = (
     SEEN
     + """
@@ -93,7 +99,9 @@ def test_each_phase_sees_its_own_and_nothing_of_the_other(ran: Ran) -> None:
     wanted = {**CANARIES, "BUILD_KEY": "unset"}
     assert keys == {name: sha256(value.encode()).hexdigest() for name, value in wanted.items()}
     nothing = "env 0 memory none files none bell 0"
-    assert ran.output("saw").splitlines() == [f"{what}: {nothing}" for what in ("agent", "shell", "build", "undeclared")]
+    built_with, *saw = ran.output("saw").splitlines()
+    assert built_with == sha256(CANARIES["BUILD_KEY"].encode()).hexdigest()
+    assert saw == [f"{what}: {nothing}" for what in ("agent", "shell", "build", "undeclared")]
 
 
 def test_the_values_are_nowhere_but_in_private_files(ran: Ran) -> None:
