@@ -175,6 +175,7 @@ ENVIRONMENT = {
     "specs/git.py": "hands git the environment without a hook's repository",
     "scoring/untrusted.py": "hands a reader's process what it imports from",
     "gateway/client.py": "hands the gateway's process the few variables it needs",
+    "environment/package_index.py": "asks pip and npm in the environment they are set up in",
     "defs/home.py": "hands Dagster's processes the environment with DAGSTER_HOME",
     "defs/launcher.py": "sets DAGSTER_HOME in the engine's own process",
     "defs/resources.py": "reads the settings in Dagster's processes",

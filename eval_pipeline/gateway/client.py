@@ -31,7 +31,7 @@ _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 class Gateway:
     """`admit` and `release` start the process again when it is gone; evidence and outages are read from files.
 
-    local: the endpoints whose hosts may have a private address.
+    local: the endpoints whose hosts may have a private address, for every sandbox.
     """
 
     paths: Paths
@@ -44,14 +44,15 @@ class Gateway:
         """Without starting anything: enough to read evidence and outages."""
         return cls(Paths.of(state_dir), state_dir.absolute(), tuple(local), idle_s)
 
-    async def admit(self, name: str, child_pid: int, endpoints: Sequence[str]) -> None:
+    async def admit(self, name: str, child_pid: int, endpoints: Sequence[str], local: Sequence[str] = ()) -> None:
         """Listen in the sandbox of `child_pid` and let it reach exactly `endpoints`. Idempotent.
 
         Raises SpecError for what is no endpoint, SandboxError when the sandbox can't be entered.
         """
-        for endpoint in endpoints:
+        for endpoint in (*endpoints, *local):
             parse_endpoint(endpoint)
-        request = {"verb": "admit", "name": name, "pid": child_pid, "endpoints": list(endpoints), "local": list(self.local)}
+        request = {"verb": "admit", "name": name, "pid": child_pid, "endpoints": list(endpoints)}
+        request["local"] = [*self.local, *local]
         await asyncio.to_thread(self._call, request)
 
     async def release(self, name: str) -> None:

@@ -110,6 +110,7 @@ class SandboxSpec:
 
     files: read-only files by absolute path under /run/evals. secrets: environment that only commands started with
     `with_secrets=True` see; never in an argv, a tag, a log or the host's file system. egress: `host:port` endpoints.
+    egress_local: those of `egress` that may have a private address; of any other one a private address is refused.
     """
 
     name: str
@@ -120,6 +121,7 @@ class SandboxSpec:
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     egress: Sequence[str] = ()
+    egress_local: Sequence[str] = ()
     resources: Resources = Resources()
 
 

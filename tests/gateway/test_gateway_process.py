@@ -12,20 +12,19 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Generator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
+from support.gateways import Site, gateway_site, run
 
 from eval_pipeline.errors import IsolationUnavailable, SandboxError, SpecError
 from eval_pipeline.gateway.client import Gateway, ensure_gateway, stop
 from eval_pipeline.gateway.evidence import Verdict
-from eval_pipeline.sandbox.base import Phase, Sandbox, SandboxSpec
+from eval_pipeline.sandbox.base import Sandbox, SandboxSpec
 from eval_pipeline.sandbox.local.backend import Egress, LocalBackend
-from eval_pipeline.sandbox.local.places import prepare
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -61,39 +60,10 @@ def origin() -> Generator[int]:
         thread.join()
 
 
-@dataclass
-class Site:
-    state_dir: Path
-    gateway: Gateway
-    backend: LocalBackend
-
-    async def sandbox(self, *egress: str) -> Sandbox:
-        spec = SandboxSpec(name=f"e-{secrets.token_hex(12)}", installation="a", egress=egress)
-        return await self.backend.get_or_create(spec)
-
-
 @pytest.fixture
 async def site(state_dir: Path, origin: int) -> AsyncGenerator[Site]:
-    gateway = ensure_gateway(state_dir, local=[f"localhost:{origin}"])
-    made = Site(state_dir, gateway, LocalBackend("a", state_dir, Egress(gateway.admit, gateway.release)))
-    yield made
-    for info in await made.backend.list():
-        sandbox = await made.backend.find(info.name)
-        assert sandbox is not None
-        await sandbox.terminate()
-    stop(state_dir)
-    places = prepare(state_dir)
-    assert places.scratch == places.builds or not places.scratch.exists()
-
-
-async def run(sandbox: Sandbox, *argv: str) -> tuple[int | None, str, str]:
-    command_id = secrets.token_hex(4)
-    await sandbox.start(command_id, argv, env={}, workdir="/")
-    async with asyncio.timeout(30):
-        while (state := await sandbox.state(command_id)).phase is Phase.RUNNING:
-            await asyncio.sleep(0.01)
-    stdout, stderr = await sandbox.logs(command_id)
-    return state.exit_code, stdout.decode(), stderr.decode()
+    async with gateway_site(state_dir, [f"localhost:{origin}"]) as made:
+        yield made
 
 
 async def get(sandbox: Sandbox, url: str, *options: str) -> tuple[int | None, str, str]:

@@ -28,9 +28,9 @@ BUILD_TAG = ("purpose", "build")
 
 @dataclass(frozen=True)
 class Egress:
-    """The allowlist proxy, as the backend needs it. admit(name, pid of PID 1, endpoints) is idempotent."""
+    """The allowlist proxy, as the backend needs it. admit(name, pid of PID 1, endpoints, those with private addresses) is idempotent."""
 
-    admit: Callable[[str, int, Sequence[str]], Awaitable[None]]
+    admit: Callable[[str, int, Sequence[str], Sequence[str]], Awaitable[None]]
     release: Callable[[str], Awaitable[None]]
 
 
@@ -84,7 +84,7 @@ class LocalBackend:
         sandbox = await asyncio.to_thread(self._get_or_create, spec)
         pid = launch.inmate(sandbox.home)
         if spec.egress and self._egress is not None and pid is not None and await sandbox.alive():
-            await self._egress.admit(spec.name, pid.pid, spec.egress)
+            await self._egress.admit(spec.name, pid.pid, spec.egress, spec.egress_local)
         return sandbox
 
     def _get_or_create(self, spec: SandboxSpec) -> LocalSandbox:
