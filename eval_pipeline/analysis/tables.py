@@ -13,7 +13,7 @@ from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.lock import ScoredCase
 from eval_pipeline.domain.usage import Usage
 from eval_pipeline.scoring.prices import PriceBook
-from eval_pipeline.scoring.verdicts import questions
+from eval_pipeline.scoring.verdicts import compared_state, questions
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.verdicts import VerdictRow
 from eval_pipeline.store.views import AttemptView, CellView
@@ -119,7 +119,7 @@ def _criteria(
 ) -> list[CriterionRow]:
     asked: dict[str, str] = {}
     if counted is not None and counted.bundle is not None:
-        found = questions(case.rubric, world_digest, counted.bundle, counted.evidence.get("state_before"))
+        found = questions(case.rubric, world_digest, counted.bundle, compared_state(counted.evidence))
         asked = {question.criterion.id: question.request_digest for question in found}
     rows: list[CriterionRow] = []
     for criterion in case.rubric.criteria:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from eval_pipeline.cli.diffs import diff_lines, summary_line
 from eval_pipeline.cli.output import emit, harmless, json_option, note, shown, table, with_settings
 from eval_pipeline.settings import Settings
 
@@ -46,6 +47,7 @@ def show(settings: Settings, key: str, as_json: bool) -> None:
         "usage": [usage.model_dump() for usage in cell.usages],
         "criteria": [row.__dict__ for row in cell.criteria],
         "error": cell.error,
+        "world_diff": _compared(cell),
         "attempts": [attempt.__dict__ for attempt in cell.view.attempts],
     }
     emit(data, as_json, lambda: _show_people(cell, answer))
@@ -59,6 +61,8 @@ def _show_people(cell: ScoredCell, answer: str | None) -> None:
     if cell.error:
         click.echo(f"error: {harmless(cell.error)}")
     click.echo(f"\n{harmless((answer or 'no answer').strip())}\n")
+    if (compared := _compared(cell)) is not None:
+        click.echo(f"changed in the application: {summary_line(compared)}\n")
     rows = [[row.id, row.points, row.verdict if row.status == "ok" else row.status, row.reason] for row in cell.criteria]
     table(["criterion", "points", "verdict", "reason"], rows, right=["points", "verdict"])
     attempts = [[a.number, a.sandbox, a.outcome, a.created_at, a.ended_at, a.error] for a in cell.view.attempts]
@@ -110,6 +114,33 @@ def files(settings: Settings, key: str, into: Path | None, as_json: bool) -> Non
         note(f"{len(found)} files written below {into}")
     rows = [{"file": name.encode("utf-8", "backslashreplace").decode(), "size_bytes": len(data)} for name, data in found.items()]
     emit({"cell": str(cell.key), "files": rows}, as_json, lambda: table(["file", "size_bytes"], [list(r.values()) for r in rows]))
+
+
+@command.command("diff")
+@click.argument("key")
+@json_option
+@with_settings
+def diff(settings: Settings, key: str, as_json: bool) -> None:
+    """What the agent changed in the application: documents, rows, permissions, blobs."""
+    from eval_pipeline.domain.world_diff import WorldDiff
+    from eval_pipeline.errors import NotFound
+    from eval_pipeline.store.artifacts import open_store
+
+    with _cell(settings, key) as cell:
+        compared = _compared(cell)
+    if compared is None:
+        why = next((a.evidence["dump_error"] for a in reversed(cell.view.attempts) if "dump_error" in a.evidence), None)
+        hint = harmless(why) if why else "an app's manifest says with `dump` how its state is written"
+        raise NotFound(f"no state was compared for {key}", hint=hint)
+    with open_store(settings).open(compared["digest"]) as stream:
+        found = WorldDiff.model_validate_json(stream.read())
+    emit(found.model_dump(mode="json"), as_json, lambda: click.echo(harmless("\n".join(diff_lines(found)))))
+
+
+def _compared(cell: ScoredCell) -> dict[str, Any] | None:
+    """Digest and summary of the world_diff, of the counted attempt or of the last that has one."""
+    tried = [attempt for attempt in [cell.counted, *reversed(cell.view.attempts)] if attempt is not None]
+    return next((found for attempt in tried if (found := attempt.evidence.get("world_diff")) is not None), None)
 
 
 @contextmanager

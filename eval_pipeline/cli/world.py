@@ -95,3 +95,28 @@ def snapshot(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
     rows = [{"world": m.world, "digest": m.digest, "n_files": m.n_files, "size_bytes": m.size_bytes} for m in made]
     shown = [[r["world"], r["digest"][:12], r["n_files"], r["size_bytes"]] for r in rows]
     emit(rows, as_json, lambda: table(["world", "digest", "n_files", "size_bytes"], shown, right=["n_files", "size_bytes"]))
+
+
+@command.command("diff")
+@click.argument("before")
+@click.argument("after")
+@json_option
+@with_settings
+def diff(settings: Settings, before: str, after: str, as_json: bool) -> None:
+    """What differs between two worlds: each a name, a folder, or the digest of a snapshot or its beginning."""
+    from eval_pipeline.cli.diffs import diff_lines
+    from eval_pipeline.environment.world_sources import WorldSources
+    from eval_pipeline.host import reachable_root
+    from eval_pipeline.scoring.world_diff import diff_states
+    from eval_pipeline.specs.library import Library
+    from eval_pipeline.store.artifacts import open_store
+    from eval_pipeline.store.records import open_records
+
+    sources = WorldSources(
+        Library(settings.worlds_dir),
+        open_store(settings),
+        lambda: open_records(settings),
+        reachable_root(settings.state_dir) / "worlds",
+    )
+    found = diff_states(sources.state(before), sources.state(after))
+    emit(found.model_dump(mode="json"), as_json, lambda: click.echo(harmless("\n".join(diff_lines(found)))))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.runner.services import Services
-from eval_pipeline.scoring.verdicts import questions
+from eval_pipeline.scoring.verdicts import compared_state, questions
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
 from eval_pipeline.store.verdicts import VerdictRow
@@ -27,7 +27,7 @@ class Kept:
 def unjudged(records: Records, experiment: ExperimentRow) -> dict[str, Kept]:
     """Valid cells that lack a verdict: the rubric changed, a crash came between, or a check failed itself."""
     kept = {
-        cell.key: Kept(bundle=cell.counted.bundle, state_before=cell.counted.evidence.get("state_before"))
+        cell.key: Kept(bundle=cell.counted.bundle, state_before=compared_state(cell.counted.evidence))
         for cell in records.views.cells(experiment.id)
         if cell.counted is not None and cell.counted.bundle is not None
     }

@@ -90,7 +90,7 @@ def wanted(options: Arguments) -> Wanted:
         values=_fields(options, value) if isinstance(value, dict) else {},
         fields=options.texts("changed") if isinstance(value, list) else [],
         where=_fields(options, where or {}),
-        count=options.whole("count", 1) if "count" in options else None,
+        count=options.whole("count", 1, least=1) if "count" in options else None,
         only=options.flag("only", False),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from eval_pipeline.domain.canonical import digest
 from eval_pipeline.domain.lock import SCORING_VERSION
@@ -33,6 +34,14 @@ class Verdict:
     verdict: float | None
     status: str
     reason: str
+
+
+def compared_state(evidence: Mapping[str, Any]) -> str | None:
+    """Of an attempt's evidence: digest of the dump to compare its state with.
+
+    None: the app has no dump, or it did not run to its end, and then nobody knows who wrote what lies in /out/state.
+    """
+    return evidence.get("state_before") if "dump_s" in evidence else None
 
 
 def questions(rubric: Rubric, world_digest: str, bundle: str, state_before: str | None = None) -> list[Question]:

@@ -19,7 +19,6 @@ from eval_pipeline.domain.world import SnapshotManifest
 from eval_pipeline.domain.world_diff import FileFacts
 from eval_pipeline.sandbox.base import OUTPUT_DIR, SKIPPED_NAME, STATE_DIR, world_path
 from eval_pipeline.scoring.bundle_tar import bundle_members
-from eval_pipeline.store.world_files import WorldFile
 
 FETCH_MAX_BYTES = 256 << 20
 MAX_PROBLEMS = 2000
@@ -51,9 +50,8 @@ class State:
         return path in self.problems or any("/".join(parts[:n]) in self.problems for n in range(1, len(parts)))
 
 
-def files_state(files: Collection[WorldFile], manifest: SnapshotManifest) -> State:
-    """Of a world's folder or a restored snapshot: the files as they were listed and digested."""
-    places = {file.name: file.path for file in files}
+def files_state(places: Mapping[str, Path], manifest: SnapshotManifest) -> State:
+    """Of a world's folder or a restored snapshot. places: by path in the manifest, where the file is."""
     facts = {entry.path: FileFacts(size=entry.size, sha256=entry.sha256) for entry in manifest.entries if entry.type == "file"}
     return State(files=facts, fetch=lambda wanted: {path: places[path] for path in wanted})
 

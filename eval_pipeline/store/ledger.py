@@ -281,6 +281,11 @@ class Ledger:
         known = {"made_with": sa.func.coalesce(new.excluded.made_with, snapshots.c.made_with)}
         self._run(lambda c: c.execute(new.on_conflict_do_update(index_elements=[snapshots.c.digest], set_=known)))
 
+    def snapshots_like(self, prefix: str) -> list[Snapshot]:
+        """Those whose digest begins with it."""
+        query = sa.select(snapshots).where(snapshots.c.digest.startswith(prefix, autoescape=True)).order_by(snapshots.c.digest)
+        return [read_snapshot(row) for row in self._run(lambda c: c.execute(query).all())]
+
     def snapshots(self, digests: Iterable[str]) -> dict[str, Snapshot]:
         """Those that were packed, by digest."""
         query = sa.select(snapshots).where(snapshots.c.digest.in_(list(digests)))
