@@ -7,6 +7,7 @@ from pathlib import Path
 
 from eval_pipeline.environment.building import in_progress
 from eval_pipeline.runner.services import build_locks
+from eval_pipeline.runner.workbench import kept
 from eval_pipeline.sandbox.base import SandboxInfo
 from eval_pipeline.sandbox.local.backend import LocalBackend
 from eval_pipeline.settings import Settings
@@ -15,7 +16,7 @@ from eval_pipeline.store.records import Records
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """owner: attempt (an open attempt owns it), build (its layer is being built), nobody, or another installation's id."""
+    """owner: attempt (an open attempt owns it), build (its layer is being built), person (one keeps it open), nobody, or another installation's id."""
 
     info: SandboxInfo
     owner: str
@@ -35,6 +36,8 @@ def _owner(info: SandboxInfo, installation: str, owned: set[str], locks: Path) -
         return info.installation
     if info.name in owned:
         return "attempt"
+    if kept(info):
+        return "person"
     layer = info.tags.get("layer")
     return "build" if layer is not None and in_progress(locks, layer) else "nobody"
 

@@ -101,11 +101,13 @@ class Library:
             chosen.update({case.name: case for case in matching})
         return [chosen[name] for name in sorted(chosen)]
 
+    def only_app(self) -> AppSpec:
+        return parse_model(self.file(self.root / "app.yaml"), AppSpec)
+
     def app(self, name: str) -> AppSpec:
-        file = self.file(self.root / "app.yaml")
-        spec = parse_model(file, AppSpec)
+        spec = self.only_app()
         if spec.name != name:
-            raise NotFound(f"there is no app {name!r}; {file.shown_as} describes {spec.name!r}")
+            raise NotFound(f"there is no app {name!r}; {self.shown(self.root / 'app.yaml')} describes {spec.name!r}")
         return spec
 
     def the_app(self) -> AppSpec | None:

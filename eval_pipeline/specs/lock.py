@@ -42,7 +42,7 @@ def lock_experiment(library: Library, path: Path) -> Locked:
     arms = tuple(_locked_arm(repo, app.path, arm, file.where(("arms", index))) for index, arm in enumerate(spec.arms))
     for index, arm in enumerate(arms):
         with _placed(file, ("arms", index)):
-            refuse_misfits(arm, spec.backend, [library.world(name).spec for name in worlds])
+            refuse_misfits(f"arm {arm.name!r}", arm, spec.backend, [library.world(name).spec for name in worlds])
     run = RunLock(
         name=spec.name,
         app=app.name,
@@ -90,22 +90,26 @@ def _locked_case(case: Case) -> LockedCase:
 
 def _locked_arm(repo: Path, app_path: str, arm: ArmSpec, where: str) -> LockedArm:
     try:
-        commit = None if arm.ref == WORKTREE else git.resolve(repo, arm.ref)
-        tree = git.worktree_tree(repo, app_path) if commit is None else git.tree_of(repo, commit, app_path)
-        manifest = read_manifest(repo, tree)
+        return _lock(repo, app_path, arm)
     except SpecError as error:
         raise SpecError(f"arm {arm.name!r}: {error}", where=where, hint=error.hint) from None
+
+
+def _lock(repo: Path, app_path: str, arm: ArmSpec) -> LockedArm:
+    commit = None if arm.ref == WORKTREE else git.resolve(repo, arm.ref)
+    tree = git.worktree_tree(repo, app_path) if commit is None else git.tree_of(repo, commit, app_path)
+    manifest = read_manifest(repo, tree)
     return LockedArm(name=arm.name, ref=arm.ref, commit=commit, tree=tree, manifest=manifest, config=canonical_config(arm.config))
 
 
-def lock_app(repo: Path, app_path: str, ref: str, where: str | None = None) -> LockedArm:
-    """The app as it is at `ref`, with an empty config: what `world open` and `app check` start."""
-    return _locked_arm(repo, app_path, ArmSpec(name="app", ref=ref), where or ref)
+def lock_app(repo: Path, app_path: str, ref: str) -> LockedArm:
+    """The app as it is at `ref`, as an arm without a config: what `world open` and `app check` start. Raises SpecError."""
+    return _lock(repo, app_path, ArmSpec(name="app", ref=ref))
 
 
-def refuse_misfits(arm: LockedArm, backend: str, worlds: Sequence[WorldSpec]) -> None:
+def refuse_misfits(who: str, arm: LockedArm, backend: str, worlds: Sequence[WorldSpec]) -> None:
     """Raises SpecError for what could never start: an app that the backend can't build, a world that the app can't load."""
-    at = f"arm {arm.name!r} ({arm.ref}, {arm.commit[:12] if arm.commit else 'the working tree'})"
+    at = f"{who} ({arm.ref}, {arm.commit[:12] if arm.commit else 'the working tree'})"
     for key, why, instead in _UNSUPPORTED.get(backend, ()):
         if key(arm.manifest) is not None:
             raise SpecError(f"{at}: {why}", hint=instead)
