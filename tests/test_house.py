@@ -172,6 +172,7 @@ def test_the_first_screen_loads_next_to_nothing() -> None:
 ENVIRONMENT = {
     "settings.py": "reads the settings, once",
     "vault/sources.py": "reads the secrets an app declares",
+    "runner/shell.py": "tells a shell which kind of terminal it is at",
     "specs/git.py": "hands git the environment without a hook's repository",
     "scoring/untrusted.py": "hands a reader's process what it imports from",
     "gateway/client.py": "hands the gateway's process the few variables it needs",

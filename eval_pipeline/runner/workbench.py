@@ -20,7 +20,6 @@ from eval_pipeline.sandbox.base import Backend, Resources, Sandbox, SandboxInfo,
 from eval_pipeline.specs.library import Library
 from eval_pipeline.specs.lock import lock_app, refuse_misfits
 from eval_pipeline.store.snapshots import restore
-from eval_pipeline.vault.environment import read_secrets
 
 AUTHOR, SHELL, CHECK = "author", "shell", "check"
 PURPOSES = (AUTHOR, SHELL, CHECK)
@@ -44,7 +43,7 @@ class Means:
 
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     egress: Sequence[str] = ()
-    with_secrets: bool = False
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
 
 def kept(info: SandboxInfo, now: datetime | None = None) -> bool:
@@ -94,7 +93,7 @@ async def furnished(
         layers=layers.layers,
         world=layers.world_dir,
         files=means.files,
-        secrets=read_secrets(manifest.secrets.agent) if means.with_secrets else {},
+        secrets=means.secrets,
         egress=means.egress,
         resources=Resources(**manifest.resources.model_dump()),
     )
