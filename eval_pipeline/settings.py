@@ -6,8 +6,24 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, cast
 
 from eval_pipeline.errors import SpecError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModalSettings:
+    """environment, region: None is what Modal's own configuration says. runtime: `vm` has a kernel of its own, `gvisor` has not.
+
+    max_sandboxes: at once, from one process.
+    """
+
+    app: str = "evals"
+    environment: str | None = None
+    region: str | None = None
+    runtime: Literal["vm", "gvisor"] = "vm"
+    max_sandboxes: int = 1000
+
 
 UNSAFE_VARIABLE = "EVALS_UNSAFE_NO_ISOLATION"
 
@@ -28,6 +44,7 @@ class Settings:
     artifacts_url: str | None = None
     secrets_path: Path | None = None
     unsafe_no_isolation: bool = False
+    modal: ModalSettings = ModalSettings()
 
     @property
     def dagster_home(self) -> Path:
@@ -59,8 +76,8 @@ def _project_root(start: Path) -> Path:
 
 
 def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
-    """Read EVALS_STATE_DIR, EVALS_WORLDS_DIR, EVALS_POSTGRES_URL, EVALS_ARTIFACTS_URL, EVALS_SECRETS_FILE and
-    EVALS_UNSAFE_NO_ISOLATION.
+    """Read EVALS_STATE_DIR, EVALS_WORLDS_DIR, EVALS_POSTGRES_URL, EVALS_ARTIFACTS_URL, EVALS_SECRETS_FILE,
+    EVALS_UNSAFE_NO_ISOLATION and EVALS_MODAL_*.
 
     Paths default to `.evals` and `worlds_src` in the nearest folder above `cwd` that holds a `worlds_src`.
     EVALS_POSTGRES_EMBEDDED=1 marks the URL as our own embedded server's, exported for Dagster's sake (`dagster_environment`).
@@ -74,6 +91,23 @@ def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = N
         artifacts_url=env.get("EVALS_ARTIFACTS_URL") or None,
         secrets_path=Path(secrets).expanduser().absolute() if (secrets := env.get("EVALS_SECRETS_FILE")) else None,
         unsafe_no_isolation=_permitted(env.get(UNSAFE_VARIABLE) or "0"),
+        modal=_modal(env),
+    )
+
+
+def _modal(env: Mapping[str, str]) -> ModalSettings:
+    runtime = env.get("EVALS_MODAL_RUNTIME") or "vm"
+    if runtime not in ("vm", "gvisor"):
+        raise SpecError(f"EVALS_MODAL_RUNTIME is {runtime!r}", hint="set it to vm or gvisor")
+    most = env.get("EVALS_MODAL_MAX_SANDBOXES") or "1000"
+    if not most.isdecimal() or int(most) < 1:
+        raise SpecError(f"EVALS_MODAL_MAX_SANDBOXES is {most!r}", hint="set it to a number of sandboxes")
+    return ModalSettings(
+        app=env.get("EVALS_MODAL_APP") or "evals",
+        environment=env.get("EVALS_MODAL_ENVIRONMENT") or None,
+        region=env.get("EVALS_MODAL_REGION") or None,
+        runtime=cast(Literal["vm", "gvisor"], runtime),
+        max_sandboxes=int(most),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Generator
 from contextlib import closing
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+from support.modal_loopback import LoopbackModal, loopback_modal
 from support.places import short_dir
 
 from eval_pipeline.settings import Settings
@@ -19,6 +21,19 @@ from eval_pipeline.store.postgres import embedded_server
 def state_dir() -> Generator[Path]:
     with short_dir() as folder:
         yield folder
+
+
+@pytest.fixture(scope="session")
+def modal_server() -> Generator[LoopbackModal]:
+    """A loopback Modal that only this worker process uses; the Modal client in this process and its children finds it."""
+    if os.getuid() != 0:
+        pytest.skip("the loopback Modal serves as root: a sandbox there has a root and a user")
+    before = dict(os.environ)
+    with short_dir() as folder, loopback_modal(folder) as server:
+        os.environ.update(server.env)
+        yield server
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")

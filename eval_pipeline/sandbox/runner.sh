@@ -3,7 +3,7 @@
 #   runner.sh ID     one command, where the platform starts processes itself
 #
 # Bell:    `ulimit ...`, N, N lines of `export NAME='value'` (the secrets), then any of `start ID`, `stop ID`, an empty line
-# Journal: `ready`, `ID started UPTIME`, `ID exited UPTIME CODE`; appended, one write a line
+# Journal: `ready`, `ID started UPTIME`, `ID exited UPTIME CODE`, of the one command also `ID pid PID`; appended, one write a line
 # Command: inbox/ID is a script that ends in `exec setsid ...`; it evaluates $secrets only when it was started with them
 #
 # Builtins only: each fork or exec here is paid once per cell. /proc/uptime is the monotonic clock a shell can read.
@@ -55,7 +55,7 @@ stop() {
 if [ $# -gt 0 ]; then
   (set -C && : >"$run/logs/$1.claim") 2>/dev/null || exit 0
   exec >>"$run/logs/$1.journal"
-  launch "$1"
+  launch "$1" && echo "$1 pid $pid"
   finish "$1" "$pid"
   exit 0
 fi

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import signal
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.modal_loopback import LoopbackModal, backend
 from support.places import groups_named
 
 from eval_pipeline.sandbox.base import Backend, Sandbox
@@ -25,6 +27,7 @@ class Harness:
 
     kill: end a sandbox behind the backend's back. leftovers: what still exists of any sandbox, empty when nothing does.
     build_tags: what marks a sandbox that will become a layer. storage: where the backend keeps files on this host.
+    content: what a layer's ref stands for, as directories, lowest first.
     """
 
     make: Callable[[str], Backend]
@@ -34,6 +37,7 @@ class Harness:
     leftovers: Callable[[], list[str]]
     build_tags: dict[str, str]
     storage: tuple[Path, ...]
+    content: Callable[[str], list[Path]]
 
 
 @pytest.fixture
@@ -41,13 +45,17 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=["local"])
+@pytest.fixture(params=["local", "modal"])
 def harness(request: pytest.FixtureRequest, state_dir: Path) -> Generator[Harness]:
     world = state_dir / "world"
     world.mkdir(mode=0o755)
     (world / "contract.txt").write_text("the matter")
     (world / "contract.txt").chmod(0o644)
-    made = {"local": _local}[request.param](state_dir, world)
+    made = (
+        _local(state_dir, world)
+        if request.param == "local"
+        else _modal(state_dir, world, request.getfixturevalue("modal_server"))
+    )
     yield made
     _end_all(made)
 
@@ -94,6 +102,29 @@ def _local(state_dir: Path, world: Path) -> Harness:
         leftovers=leftovers,
         build_tags={"purpose": "build"},
         storage=(state_dir, places.scratch),
+        content=lambda ref: [Path(ref)],
+    )
+
+
+def _modal(state_dir: Path, world: Path, server: LoopbackModal) -> Harness:
+    app = f"t-{secrets.token_hex(6)}"
+    source = "import sys\nfrom pathlib import Path\n"
+    source += f"sys.path.insert(0, {str(Path(__file__).resolve().parents[1])!r})\n"
+    source += "from support.modal_loopback import backend\n"
+    source += f"def make(installation):\n    return backend(installation, {app!r}, Path({str(state_dir)!r}))\n"
+
+    def leftovers() -> list[str]:
+        return [one["name"] for one in server.sandboxes(app) if one["alive"] or one["folder"]]
+
+    return Harness(
+        make=lambda installation: backend(installation, app, state_dir),
+        source=source,
+        world=world,
+        kill=lambda sandbox: server.lose(sandbox.name),
+        leftovers=leftovers,
+        build_tags={"purpose": "build"},
+        storage=(state_dir,),
+        content=lambda ref: [Path(path) for path in server.state()["images"][ref]],
     )
 
 

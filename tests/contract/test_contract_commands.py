@@ -209,7 +209,7 @@ async def test_an_agent_can_not_forge_its_exit_code(sandbox: Sandbox) -> None:
     """
     state, stdout, stderr = await run(sandbox, attack)
     assert (state.phase, state.exit_code) == (Phase.EXITED, 42)
-    assert (stdout, stderr) == (b"", b""), "logs never follow a link"
+    assert b"root:" not in stdout + stderr, "logs never follow a link"
     assert (await run(sandbox, "echo still here", "next"))[1] == b"still here\n"
 
 

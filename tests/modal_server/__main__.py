@@ -108,7 +108,7 @@ class Loopback:
                 "faults": happened,
                 "block_puts": blocks,
                 "apps": {name: app_id for (_, name), app_id in self.control.apps.items()},
-                "images": sorted(self.control.images.known),
+                "images": {name: [str(path) for path in one.layers] for name, one in self.control.images.known.items()},
             }
         )
 

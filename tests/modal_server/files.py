@@ -68,7 +68,7 @@ def _make_directories(root: int, path: PurePosixPath) -> None:
     for parent in [*reversed(path.parents), path][1:]:
         above = open_in(root, str(parent.parent), os.O_PATH | os.O_DIRECTORY)
         try:
-            os.mkdir(parent.name, 0o755, dir_fd=above)  # noqa: PTH102
+            os.mkdir(parent.name, 0o755, dir_fd=above)
         except FileExistsError:
             pass
         finally:
@@ -80,18 +80,18 @@ def _make_directory(root: int, options: dict[str, Any], _: bytes) -> bytes:
     if options["parents"]:
         _make_directories(root, path)
     else:
-        _at(root, path, lambda name, fd: os.mkdir(name, 0o755, dir_fd=fd))  # noqa: PTH102
+        _at(root, path, lambda name, fd: os.mkdir(name, 0o755, dir_fd=fd))
     return b""
 
 
 def _remove(root: int, options: dict[str, Any], _: bytes) -> bytes:
     def remove(name: str, fd: int) -> None:
         if not stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
-            os.unlink(name, dir_fd=fd)  # noqa: PTH108
+            os.unlink(name, dir_fd=fd)
         elif options["recursive"]:
             shutil.rmtree(name, dir_fd=fd)
         else:
-            os.rmdir(name, dir_fd=fd)  # noqa: PTH106
+            os.rmdir(name, dir_fd=fd)
 
     _at(root, PurePosixPath(options["path"]), remove)
     return b""
@@ -132,7 +132,7 @@ def _info(path: PurePosixPath, name: str, fd: int) -> dict[str, Any]:
         "owner": _name(pwd.getpwuid, status.st_uid),
         "group": _name(grp.getgrgid, status.st_gid),
         "modified_time": status.st_mtime,
-        "symlink_target": os.readlink(name, dir_fd=fd) if kind == "symlink" else None,  # noqa: PTH115
+        "symlink_target": os.readlink(name, dir_fd=fd) if kind == "symlink" else None,
     }
 
 

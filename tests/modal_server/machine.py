@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import uuid
 from collections.abc import Mapping, Sequence
@@ -182,7 +181,8 @@ class Machine:
         for running in self.execs.values():
             running.end(-signal.SIGKILL)
         self.finish(status)
-        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+        removing = await asyncio.create_subprocess_exec("rm", "-rf", "--", str(self.folder))
+        await removing.wait()
 
     def _alive(self) -> None:
         if self.result is not None or self._root < 0:

@@ -394,8 +394,9 @@ def test_the_runner_serves_one_command_without_pid_1(tmp_path: Path) -> None:
         )
         assert done.returncode == 0
     assert (tmp_path / "logs" / "c.stdout").read_text() == "once\n"
-    started, exited = (tmp_path / "logs" / "c.journal").read_text().splitlines()
+    started, group, exited = (tmp_path / "logs" / "c.journal").read_text().splitlines()
     assert started.startswith("c started ")
+    assert group.startswith("c pid ")
     assert exited.startswith("c exited ") and exited.endswith(" 6")
     assert len(RUNNER.read_text().splitlines()) <= 80
 

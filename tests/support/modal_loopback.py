@@ -10,8 +10,13 @@ import urllib.request
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from eval_pipeline.sandbox.local.places import exclusive
+from eval_pipeline.sandbox.modal import ModalBackend
+from eval_pipeline.settings import ModalSettings
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -57,6 +62,41 @@ class LoopbackModal:
         request = urllib.request.Request(f"{self.admin}/{path}", json.dumps(data).encode(), method="POST")
         request.add_header("Content-Type", "application/json")
         urllib.request.urlopen(request).close()
+
+
+class FileRefs:
+    """Layer refs in a file, for backends in several processes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def get(self, key: str) -> str | None:
+        found = self._read().get(key)
+        return found["ref"] if found and datetime.fromisoformat(found["expires_at"]) > datetime.now(UTC) else None
+
+    def put(self, key: str, ref: str, expires_at: datetime) -> str:
+        with exclusive(self._path.with_suffix(".lock")):
+            known = self._read()
+            standing = known.setdefault(key, {"ref": ref, "expires_at": expires_at.isoformat()})
+            self._write(known)
+        return standing["ref"]
+
+    def remove(self, key: str) -> None:
+        with exclusive(self._path.with_suffix(".lock")):
+            self._write({name: one for name, one in self._read().items() if name != key})
+
+    def _read(self) -> dict[str, Any]:
+        return json.loads(self._path.read_text()) if self._path.exists() else {}
+
+    def _write(self, known: dict[str, Any]) -> None:
+        partial = self._path.with_suffix(".partial")
+        partial.write_text(json.dumps(known))
+        partial.rename(self._path)
+
+
+def backend(installation: str, app: str, state_dir: Path, **more: Any) -> ModalBackend:
+    """With its refs in `state_dir`, against the server that the environment names."""
+    return ModalBackend(installation, ModalSettings(app=app, max_sandboxes=100), FileRefs(state_dir / "layer-refs.json"), **more)
 
 
 @contextmanager

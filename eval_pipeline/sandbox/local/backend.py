@@ -6,7 +6,6 @@ import asyncio
 import builtins
 import json
 import os
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,7 +21,6 @@ from eval_pipeline.sandbox.local.places import Places, own_directory, prepare
 from eval_pipeline.sandbox.local.safefs import remove_tree
 from eval_pipeline.sandbox.local.sandbox import LocalSandbox
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 BUILD_TAG = ("purpose", "build")
 
 
@@ -75,7 +73,7 @@ class LocalBackend:
         return guarantees.missing(self.guarantees)
 
     async def get_or_create(self, spec: SandboxSpec) -> Sandbox:
-        check_spec(spec)
+        script.check_spec(spec)
         if spec.egress and self._egress is None:
             raise IsolationUnavailable(
                 f"{spec.name} asks for egress to {', '.join(spec.egress)}, and no proxy was given to the local backend",
@@ -142,7 +140,7 @@ class LocalBackend:
         return LocalSandbox(home, tags=tags, places=self._places, disk_mib=disk_mib, release=release)
 
     async def find(self, name: str) -> Sandbox | None:
-        if not _NAME.fullmatch(name) or (home := self._home(name)) is None:
+        if not script.NAME.fullmatch(name) or (home := self._home(name)) is None:
             return None
         meta = read_meta(home)
         return None if meta is None else self._sandbox(home, meta["tags"], meta["disk_mib"])
@@ -200,17 +198,6 @@ class LocalBackend:
 
     async def aclose(self) -> None:
         """Sandboxes live on; nothing of ours needs an end."""
-
-
-def check_spec(spec: SandboxSpec) -> None:
-    """Raises SpecError for a name, file path or secret that no sandbox can have."""
-    if not _NAME.fullmatch(spec.name):
-        raise SpecError(f"{spec.name!r} is no sandbox name", hint="use lower case letters, digits and '-', 63 at most")
-    for path in spec.files:
-        parts = path.split("/")
-        if not path.startswith(f"{RUN_DIR}/") or {"", ".", ".."} & set(parts[1:]) or parts[3] in script.RESERVED:
-            raise SpecError(f"the file {path!r} has no place of its own below {RUN_DIR}")
-    script.secrets_message(spec.secrets)
 
 
 class _Creating:

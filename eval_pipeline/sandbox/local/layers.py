@@ -6,22 +6,13 @@ import ctypes
 import hashlib
 import json
 import os
-import re
 import stat
 from pathlib import Path
 
-from eval_pipeline.errors import SpecError
 from eval_pipeline.sandbox.base import LayerContent
 from eval_pipeline.sandbox.local.places import exclusive
 from eval_pipeline.sandbox.local.safefs import remove_tree
-
-_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-
-
-def check_key(key: str) -> str:
-    if not _KEY.fullmatch(key):
-        raise SpecError(f"{key!r} is no layer key", hint="use letters, digits, '.', '_' and '-', 128 at most")
-    return key
+from eval_pipeline.sandbox.local.script import check_key
 
 
 def find(layers: Path, key: str) -> Path | None:

@@ -8,9 +8,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from eval_pipeline.errors import SpecError
+from eval_pipeline.sandbox.base import RUN_DIR, SandboxSpec
 
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 RESERVED = ("inbox", "logs", "sh", "runner.sh")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_SECRET_BYTES = 60_000  # a FIFO holds 64 KiB, and nobody reads it yet
 
@@ -21,7 +24,15 @@ def check_id(command_id: str) -> str:
     return command_id
 
 
-def command_script(argv: Sequence[str], env: Mapping[str, str], workdir: str, with_secrets: bool) -> bytes:
+def check_key(key: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise SpecError(f"{key!r} is no layer key", hint="use letters, digits, '.', '_' and '-', 128 at most")
+    return key
+
+
+def command_script(
+    argv: Sequence[str], env: Mapping[str, str], workdir: str, with_secrets: bool, run: str = "exec setsid --"
+) -> bytes:
     """The script that the runner sources in a process of its own. Raises SpecError for what no process can be given."""
     if not argv:
         raise SpecError("a command needs at least a program")
@@ -29,8 +40,19 @@ def command_script(argv: Sequence[str], env: Mapping[str, str], workdir: str, wi
     if with_secrets:
         lines.append('eval "$secrets"')
     lines.append(f"cd -- {_quote(workdir)} || exit 126")
-    lines.append("exec setsid -- " + " ".join(map(_quote, argv)))
+    lines.append(f"{run} " + " ".join(map(_quote, argv)))
     return os.fsencode("\n".join(lines) + "\n")
+
+
+def check_spec(spec: SandboxSpec) -> None:
+    """Raises SpecError for a name, file path or secret that no sandbox can have."""
+    if not NAME.fullmatch(spec.name):
+        raise SpecError(f"{spec.name!r} is no sandbox name", hint="use lower case letters, digits and '-', 63 at most")
+    for path in spec.files:
+        parts = path.split("/")
+        if not path.startswith(f"{RUN_DIR}/") or {"", ".", ".."} & set(parts[1:]) or parts[3] in RESERVED:
+            raise SpecError(f"the file {path!r} has no place of its own below {RUN_DIR}")
+    secrets_message(spec.secrets)
 
 
 def secrets_message(secrets: Mapping[str, str]) -> bytes:

@@ -1,0 +1,129 @@
+"""The output bundle of a Modal sandbox: listed first, chosen here, then fetched as a tar stream and written anew, trusting none of it."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tarfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from eval_pipeline.sandbox.base import Collected
+
+MAX_BYTES = 1 << 30
+MAX_DEPTH = 64
+MAX_ENTRIES = 200_000
+MAX_SKIPPED = 1000
+_KINDS = {
+    "l": "a symbolic link",
+    "p": "a FIFO",
+    "s": "a socket",
+    "b": "a block device",
+    "c": "a character device",
+    "X": "could not be opened: Permission denied",
+}
+
+
+@dataclass
+class Choice:
+    """What of a listing is fetched, in the bundle's order: path -> permissions of a file, None of a directory."""
+
+    wanted: dict[bytes, int | None] = field(default_factory=dict[bytes, int | None])
+    skipped: dict[str, str] = field(default_factory=dict[str, str])
+    size_bytes: int = 0
+
+    def skip(self, path: bytes, why: str) -> None:
+        if len(self.skipped) < MAX_SKIPPED:
+            self.skipped[os.fsdecode(path)] = why
+        else:
+            self.skipped["..."] = "more was left out than is named here"
+
+    @property
+    def names(self) -> bytes:
+        return b"".join(b"./" + path + b"\0" for path in self.wanted)
+
+
+def choose(listing: bytes) -> Choice:
+    """From records `kind mode size path`, each ended by a NUL."""
+    choice = Choice()
+    records = [record.split(b" ", 3) for record in listing.split(b"\0")[:-1]]
+    if len(records) > MAX_ENTRIES:
+        choice.skip(b"./", "holds more entries than the bundle has left")
+    for kind, mode, size, path in sorted(records[:MAX_ENTRIES], key=lambda record: record[3].split(b"/")):
+        _consider(choice, kind.decode(), int(mode, 8), int(size), path)
+    return choice
+
+
+def _consider(choice: Choice, kind: str, mode: int, size: int, path: bytes) -> None:
+    if kind == "d" and path.count(b"/") + 1 >= MAX_DEPTH:
+        choice.skip(path, f"deeper than {MAX_DEPTH} directories")
+    elif kind == "d":
+        choice.wanted[path] = None
+    elif kind != "f":
+        choice.skip(path, _KINDS.get(kind, "not a regular file"))
+    elif choice.size_bytes + size > MAX_BYTES:
+        choice.skip(path, f"too large: {size} bytes, the bundle holds {MAX_BYTES}")
+    else:
+        choice.wanted[path] = mode
+        choice.size_bytes += size
+
+
+def write(dest: Path, choice: Choice, out: IO[bytes], logs: IO[bytes]) -> Collected:
+    """The tar.gz `dest`, atomically, from what `tar` sent of /out and of the logs. Equal content gives equal bytes."""
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    partial = dest.with_name(f"{dest.name}.{os.getpid()}.{os.urandom(4).hex()}.partial")
+    try:
+        with partial.open("wb") as raw:
+            collected = _write(raw, choice, out, logs)
+            raw.flush()
+            os.fsync(raw.fileno())
+        partial.replace(dest)
+    finally:
+        partial.unlink(missing_ok=True)
+    return collected
+
+
+def _write(raw: IO[bytes], choice: Choice, out: IO[bytes], logs: IO[bytes]) -> Collected:
+    n_files = size_bytes = 0
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=1, mtime=0) as zipped,
+        tarfile.TarFile(fileobj=zipped, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape") as tar,
+    ):
+        left = dict(choice.wanted)
+        for prefix, stream in (("out", out), ("logs", logs)):
+            for member, content in _members(stream):
+                path = os.fsencode(member.name.removeprefix("./"))
+                if prefix == "out" and path not in left:
+                    continue
+                left.pop(path, None)
+                info = _plain(member, f"{prefix}/{os.fsdecode(path)}")
+                tar.addfile(info, content)
+                tar.members.clear()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue] - it remembers every member
+                n_files += info.isreg()
+                size_bytes += info.size
+        for path in left:
+            choice.skip(path, "was gone, or could not be opened")
+    return Collected(n_files=n_files, size_bytes=size_bytes, skipped=choice.skipped)
+
+
+def _members(stream: IO[bytes]) -> Iterable[tuple[tarfile.TarInfo, IO[bytes] | None]]:
+    stream.seek(0)
+    if not stream.read(1):
+        return
+    stream.seek(0)
+    with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors="surrogateescape") as archive:
+        for member in archive:
+            archive.members.clear()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+            if member.isreg() or member.isdir():
+                yield member, archive.extractfile(member) if member.isreg() else None
+
+
+def _plain(member: tarfile.TarInfo, name: str) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    if member.isdir():
+        info.type, info.mode = tarfile.DIRTYPE, 0o755
+    else:
+        info.size, info.mode = member.size, 0o755 if member.mode & 0o100 else 0o644
+    return info

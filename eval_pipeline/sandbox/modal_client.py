@@ -1,0 +1,163 @@
+"""One app of one Modal environment: what is asked of it to make, find and list sandboxes, images and volumes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import modal
+import modal.exception as sdk
+
+from eval_pipeline.errors import BuildError
+from eval_pipeline.sandbox.base import WORLD_DIR, Resources
+from eval_pipeline.sandbox.modal_calls import CALL_TIMEOUT_S, ImageGone, NameTaken, configure, translated, within
+from eval_pipeline.sandbox.modal_machine import Machine
+from eval_pipeline.settings import ModalSettings
+
+CREATE_TIMEOUT_S = 600.0
+BUILD_TIMEOUT_S = 3600.0
+UPLOAD_TIMEOUT_S = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """image: the id of one that is built. world: (volume, path in it). domains: None is no network at all."""
+
+    name: str
+    tags: Mapping[str, str]
+    image: str
+    world: tuple[str, str] | None
+    domains: Sequence[str] | None
+    resources: Resources
+    lifetime_s: int
+
+
+class Cloud:
+    """One app of one environment."""
+
+    def __init__(self, settings: ModalSettings) -> None:
+        self._settings = settings
+        self._app: modal.App | None = None
+
+    async def app(self) -> modal.App:
+        found = self._app
+        if found is None:
+            configure()
+            with translated("the app"):
+                found = self._app = await within(
+                    modal.App.lookup.aio(self._settings.app, create_if_missing=True, environment_name=self._settings.environment)
+                )
+        return found
+
+    async def create(self, wanted: Wanted, command: Sequence[str]) -> Machine:
+        """Raises NameTaken, Throttled or ImageGone."""
+        app, world = await self.app(), wanted.world
+        volumes: dict[str | os.PathLike[str], Any] = {}
+        if world is not None:
+            volume = modal.Volume.from_name(world[0], environment_name=self._settings.environment)
+            volumes[WORLD_DIR] = volume.with_mount_options(read_only=True, sub_path=world[1])
+        with translated(wanted.name):
+            try:
+                made = await within(
+                    modal.Sandbox.create.aio(
+                        *command,
+                        app=app,
+                        name=wanted.name,
+                        tags=dict(wanted.tags),
+                        image=modal.Image.from_id(wanted.image),
+                        timeout=wanted.lifetime_s,
+                        cpu=wanted.resources.cpu,
+                        memory=wanted.resources.memory_mib,
+                        runtime=self._settings.runtime,
+                        region=self._settings.region,
+                        volumes=volumes,
+                        block_network=wanted.domains is None,
+                        outbound_domain_allowlist=wanted.domains,
+                    ),
+                    CREATE_TIMEOUT_S,
+                )
+            except sdk.AlreadyExistsError as error:
+                raise NameTaken(f"a sandbox named {wanted.name} is running") from error
+            except sdk.NotFoundError as error:
+                raise ImageGone(f"{wanted.name} can't stand on {wanted.image}: {error}") from error
+        return Machine(wanted.name, made)
+
+    async def named(self, name: str, *, ended: bool = False) -> Machine | None:
+        """The running one; with `ended` else the last one that ran."""
+        await self.app()
+        with translated(name):
+            try:
+                found = await within(
+                    modal.Sandbox.from_name.aio(
+                        self._settings.app, name, environment_name=self._settings.environment, include_terminated=ended
+                    )
+                )
+            except sdk.NotFoundError:
+                return None
+        return Machine(name, found)
+
+    async def running(self) -> list[Machine]:
+        app = await self.app()
+        with translated("the list of sandboxes"):
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                return [Machine("", found) async for found in modal.Sandbox.list.aio(app_id=app.app_id)]
+
+    async def build(self, recipe: Callable[[type[modal.Image]], modal.Image]) -> str:
+        """The id of the image. Raises BuildError with the end of Modal's own words."""
+        app = await self.app()
+        with translated("the image"):
+            try:
+                image = await within(recipe(modal.Image).build.aio(app), BUILD_TIMEOUT_S)
+            except sdk.ImageBuildError as error:
+                raise BuildError(f"Modal could not build the image: {str(error)[-1500:]}") from error
+        return image.object_id
+
+    async def volume(self, name: str) -> Shelf:
+        await self.app()
+        with translated(f"the volume {name}"):
+            volume = modal.Volume.from_name(name, environment_name=self._settings.environment, create_if_missing=True, version=2)
+            return Shelf(await within(volume.hydrate.aio()))
+
+    async def check_secrets(self) -> int:
+        """How many secrets the environment holds."""
+        await self.app()
+        with translated("the secrets"):
+            found = await within(modal.Secret.objects.list.aio(environment_name=self._settings.environment or ""))
+        return len(found)
+
+
+class Shelf:
+    """A volume."""
+
+    def __init__(self, volume: modal.Volume) -> None:
+        self._volume = volume
+
+    async def names(self, folder: str) -> dict[str, int]:
+        """Files below `folder`, relative to it, with their sizes; empty when there is no such folder."""
+        with translated(f"the volume's {folder}"):
+            try:
+                found = await within(self._volume.listdir.aio(f"/{folder}", recursive=True), UPLOAD_TIMEOUT_S)
+            except sdk.NotFoundError:
+                return {}
+        prefix = f"{folder}/"
+        paths = [(entry.path.lstrip("/"), entry) for entry in found if entry.type.name == "FILE"]
+        return {path.removeprefix(prefix): entry.size for path, entry in paths}
+
+    async def read(self, path: str) -> bytes | None:
+        with translated(f"the volume's {path}"):
+            try:
+                async with asyncio.timeout(CALL_TIMEOUT_S):
+                    return b"".join([chunk async for chunk in self._volume.read_file.aio(path)])
+            except (FileNotFoundError, sdk.NotFoundError):
+                return None
+
+    async def put(self, files: Mapping[str, Path | IO[bytes]]) -> None:
+        """Blocks that are there already are not sent again."""
+        with translated("an upload to the volume"):
+            async with asyncio.timeout(UPLOAD_TIMEOUT_S), self._volume.batch_upload.aio(force=True) as batch:
+                for target, source in files.items():
+                    batch.put_file(source, f"/{target}")  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,59 @@
+"""What Modal can't do, said before anything is spent. Nothing here imports Modal."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+
+from eval_pipeline.errors import SpecError
+
+MAX_LIFETIME_S = 24 * 3600
+MAX_DOMAINS = 100
+MODEL_STAND_IN = "model-stand-in:80"
+"""The endpoint of this machine's own gateway: nothing on Modal leads there, so it is left out of an allowlist."""
+
+MISSING = {
+    "egress": "hosts are matched by the name in the TLS greeting, on port 443; names resolve to anybody, and no attempt is recorded",
+    "disk": "Modal does not cap what a sandbox writes at disk_mib, nor tell",
+    "memory": "Modal ends what exceeds memory_mib and does not tell it from another end",
+    "pids": "Modal does not cap the number of processes, nor tell",
+    "evidence": "a sandbox that is lost leaves nothing: its disk goes with it",
+    "ports": "nothing leads a port of a sandbox here",
+}
+
+
+def domains(endpoints: Iterable[str]) -> list[str] | None:
+    """The allowlist for `endpoints` (`host:port`); None when none is left: no network at all. Raises SpecError."""
+    named: list[str] = []
+    for endpoint in endpoints:
+        host, _, port = endpoint.rpartition(":")
+        if endpoint == MODEL_STAND_IN:
+            continue
+        if _is_address(host):
+            raise SpecError(f"egress to {endpoint}: Modal's allowlist takes names, no IP address", hint="write the host's name")
+        if port != "443":
+            raise SpecError(
+                f"egress to {endpoint}: Modal's allowlist holds on port 443 only", hint="use TLS on 443, or `backend: local`"
+            )
+        named.append(host)
+    if len(set(named)) > MAX_DOMAINS:
+        raise SpecError(f"egress to {len(set(named))} hosts; Modal's allowlist takes {MAX_DOMAINS}")
+    return sorted(set(named)) or None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def check_lifetime(what: str, lifetime_s: float) -> int:
+    """Whole seconds. Raises SpecError for more than a sandbox may live."""
+    if lifetime_s > MAX_LIFETIME_S:
+        raise SpecError(
+            f"{what} takes {lifetime_s:.0f} s with what goes before and after it, and a sandbox on Modal lives 24 hours at most",
+            hint="lower limits.wall_s, or use `backend: local`",
+        )
+    return max(1, int(lifetime_s))
