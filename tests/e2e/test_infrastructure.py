@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.project import Project
 
+from eval_pipeline.gateway.client import ensure_gateway
 from eval_pipeline.sandbox.local import launch
 from eval_pipeline.sandbox.local.limits import find_groups
 from eval_pipeline.sandbox.local.places import prepare
@@ -94,6 +95,35 @@ def test_what_the_allowlist_refuses_is_the_agents_own_error(project: Project) ->
     evidence = project.evals("cell", "show", cell["cell"])["attempts"][0]["evidence"]
     refused = {"host": "nowhere.invalid", "port": 80, "reason": "nowhere.invalid:80 is not in the egress list", "count": 1}
     assert (evidence["egress_refused_count"], evidence["egress_refused"]) == (1, [refused])
+
+
+CALL_FOR_A_WHILE = """#!/bin/sh
+for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+  if ! curl -sSf -m 5 http://model-stand-in/v1/models >/dev/null; then
+    printf '{"status": "error", "answer": null, "error": "provider: unreachable"}' >$EVALS_OUTPUT/result.json; exit 0
+  fi
+  echo x >>$EVALS_OUTPUT/calls; sleep 0.2
+done
+printf '{"status": "ok", "answer": "yes"}' >$EVALS_OUTPUT/result.json
+"""
+
+
+def test_an_outage_of_the_proxy_is_no_agent_error(project: Project) -> None:
+    project.commit({"bin/agent": CALL_FOR_A_WHILE})
+    project.manifest(egress=["model-stand-in:80"])
+    project.commit({})
+    project.case()
+    project.experiment("outage")
+    name = project.evals("experiment", "run", "outage")["experiment"]
+    running(project, name, 1)
+    home = Path(prepare(project.state_dir).scratch) / project.cells(name)[0]["attempts"][0]["sandbox"]
+    project.wait_for((home / "disk" / "out" / "calls").exists)
+    os.kill(ensure_gateway(project.state_dir).pid(), signal.SIGKILL)
+    project.wait_for(lambda: project.evals("experiment", "status", name)["status"] == "done")
+    (cell,) = project.cells(name)
+    assert [attempt["outcome"] for attempt in cell["attempts"]] == ["infra_failure", "ok"]
+    assert "the egress proxy was down during the attempt" in cell["attempts"][0]["error"]
+    assert cell["score"] == 1.0
 
 
 def test_sigterm_drains_and_the_next_engine_adopts(project: Project) -> None:
