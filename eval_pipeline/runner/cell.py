@@ -19,7 +19,8 @@ from eval_pipeline.domain.cell import MAX_ATTEMPTS, AttemptResult, Outcome
 from eval_pipeline.domain.ids import CellKey, sandbox_name
 from eval_pipeline.domain.outcome import Stop, decide
 from eval_pipeline.domain.usage import Usage
-from eval_pipeline.environment.layers import AppSource, Layers, Prepared
+from eval_pipeline.environment.images import AppSource
+from eval_pipeline.environment.layers import Layers, Prepared
 from eval_pipeline.environment.lifecycle import APP_DIR
 from eval_pipeline.errors import Cancelled, EvalsError, FenceLost, SandboxError, SandboxLost, StoreError
 from eval_pipeline.gateway.client import Gateway

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_pipeline.domain.ids import CellKey
-from eval_pipeline.environment.layers import AppSource
+from eval_pipeline.environment.images import AppSource
 from eval_pipeline.errors import BudgetExceeded
 from eval_pipeline.runner.cell import CellContext, CellDone, drive_cell
 from eval_pipeline.runner.services import Services

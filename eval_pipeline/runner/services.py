@@ -11,7 +11,8 @@ from pathlib import Path
 from eval_pipeline.domain.app import AppManifest
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.world import SnapshotManifest
-from eval_pipeline.environment.layers import Layers, PhaseMeans
+from eval_pipeline.environment.images import PhaseMeans
+from eval_pipeline.environment.layers import Layers
 from eval_pipeline.errors import SpecError
 from eval_pipeline.gateway.client import Gateway
 from eval_pipeline.gateway.paths import Paths
