@@ -63,6 +63,7 @@ class Build:
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     world: Path | None = None
     egress: Sequence[str] = ()
+    egress_local: Sequence[str] = ()
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
 
@@ -134,6 +135,7 @@ class Builder:
             files=build.files,
             secrets=build.secrets,
             egress=build.egress,
+            egress_local=build.egress_local,
             resources=Resources(**build.resources.model_dump()),
         )
         if (left := await self._backend.find(spec.name)) is not None:

@@ -36,10 +36,12 @@ class AppSource:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseMeans:
-    """What a phase may reach and know."""
+    """What a phase may reach and know. egress_local: those of `egress` that may have a private address."""
 
     egress: Sequence[str] = ()
+    egress_local: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str])
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
 
@@ -55,7 +57,7 @@ class Base:
 
 
 class Images:
-    """build_means: what `build` and `reset` of an app may reach and know."""
+    """build_means: what `build` and `reset` of an app may reach and know; called in a thread, it may take seconds."""
 
     def __init__(self, backend: Backend, book: LayerBook, builder: Builder, build_means: Means) -> None:
         self._backend = backend
@@ -163,7 +165,7 @@ class Images:
         steps = [Step(name=fetch[0], argv=["/bin/sh", "-c", fetch[1]], workdir=fetch[2])]
         means = PhaseMeans()
         if command[1] is not None:
-            means = self._build_means(manifest)
+            means = await asyncio.to_thread(self._build_means, manifest)
             steps.append(Step(name=command[0], argv=command[1], env=means.env, with_secrets=True))
         build = Build(
             key=key,
@@ -171,8 +173,9 @@ class Images:
             parents=parents,
             steps=steps,
             resources=manifest.resources,
-            files={_BUNDLE: bundle},
+            files={_BUNDLE: bundle, **means.files},
             egress=means.egress,
+            egress_local=means.egress_local,
             secrets=means.secrets,
         )
         return await self._builder.build(build)

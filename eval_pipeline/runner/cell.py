@@ -3,48 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
-from typing import Any
 
 from eval_pipeline.domain.budget import reservation_usd
 from eval_pipeline.domain.cell import MAX_ATTEMPTS, AttemptResult, Outcome
 from eval_pipeline.domain.ids import CellKey, sandbox_name
 from eval_pipeline.domain.outcome import Stop, decide
 from eval_pipeline.domain.usage import Usage
-from eval_pipeline.environment.images import AppSource
-from eval_pipeline.environment.layers import Layers, Prepared
 from eval_pipeline.environment.lifecycle import APP_DIR
 from eval_pipeline.errors import Cancelled, EvalsError, FenceLost, SandboxError, SandboxLost, StoreError
-from eval_pipeline.gateway.client import Gateway
-from eval_pipeline.host import HostIdentity
 from eval_pipeline.runner.app_life import AppLife
+from eval_pipeline.runner.context import CellContext
 from eval_pipeline.runner.held import ENDING, in_words, isolation, refused
 from eval_pipeline.runner.meter import Meter, exceeded
-from eval_pipeline.runner.persist import Persisted, Persister
-from eval_pipeline.runner.slots import Slots
+from eval_pipeline.runner.persist import Persisted
+from eval_pipeline.runner.setup import AGENT_ENV, set_up
 from eval_pipeline.sandbox.base import (
-    OUTPUT_DIR,
-    RUN_DIR,
-    WORLD_DIR,
-    Backend,
     CommandState,
     Limit,
     Phase,
-    Resources,
     Sandbox,
-    SandboxSpec,
 )
-from eval_pipeline.scoring.prices import PriceBook
-from eval_pipeline.store.ledger import Claim, ExperimentRow, Ledger, OpenAttempt
-from eval_pipeline.vault.delivery import Delivered, Secrets
+from eval_pipeline.store.ledger import Claim, OpenAttempt
 
 log = logging.getLogger(__name__)
 
@@ -54,26 +40,6 @@ _POLL_MIN_S, _POLL_MAX_S = 0.02, 1.0
 _RETRY_BASE_S = 0.2
 _SETTLE_S = 10.0
 _PERSIST_PAUSES_S = (1.0, 5.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellContext:
-    """What all cells of one experiment share in one engine."""
-
-    experiment: ExperimentRow
-    ledger: Ledger
-    backend: Backend
-    layers: Layers
-    source: AppSource
-    world_dirs: dict[str, Path]
-    persister: Persister
-    prices: PriceBook
-    installation: str
-    host: HostIdentity
-    gateway: Gateway
-    secrets: Secrets
-    setups: Slots
-    cancelled: Callable[[], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +98,7 @@ class _Attempt:
         self._agent_started_at = attempt.agent_started_at
         self._began = time.monotonic()
         self._app = AppLife(self.arm.manifest)
+        self._state_before: str | None = None
 
     async def result(self) -> AttemptResult:
         """How the attempt ended. Raises FenceLost, and Cancelled once the cancelled attempt is recorded."""
@@ -168,7 +135,7 @@ class _Attempt:
         self._agent_started_at = self._agent_started_at or datetime.now(UTC)
         left_s = await asyncio.to_thread(self.context.ledger.agent_started, self.claim, self.attempt.id, self.case.limits.wall_s)
         if (await sandbox.state(AGENT)).phase is Phase.ABSENT:
-            await sandbox.start(AGENT, list(self.arm.manifest.agent), env=self._env(), workdir=APP_DIR, with_secrets=True)
+            await sandbox.start(AGENT, list(self.arm.manifest.agent), env=AGENT_ENV, workdir=APP_DIR, with_secrets=True)
         state, stop = await self._watch(sandbox, left_s)
         await asyncio.to_thread(self.context.ledger.persisting, self.claim)
         await self._app.look_back(sandbox, state)
@@ -182,11 +149,14 @@ class _Attempt:
         """Tried again while the sandbox still has the output: a store that is away must not cost the agent's run."""
         for pause_s in _PERSIST_PAUSES_S:
             try:
-                return await self.context.persister.persist(sandbox, self.context.experiment, self.key)
+                return await self._keep(sandbox)
             except StoreError as error:
                 log.warning("%s: the output could not be stored, trying again in %s s: %s", self.claim.key, pause_s, error)
                 await asyncio.sleep(pause_s)
-        return await self.context.persister.persist(sandbox, self.context.experiment, self.key)
+        return await self._keep(sandbox)
+
+    async def _keep(self, sandbox: Sandbox) -> Persisted:
+        return await self.context.persister.persist(sandbox, self.context.experiment, self.key, self._state_before)
 
     def _overran(self, state: CommandState) -> Stop | None:
         """It may have ended by itself while no engine was there to stop it."""
@@ -194,56 +164,12 @@ class _Attempt:
         return Stop.DEADLINE if over else None
 
     async def _setup(self) -> Sandbox:
-        context, attempt = self.context, self.attempt
-        if attempt.agent_started_at is not None and await context.backend.find(attempt.sandbox) is None:
-            raise SandboxLost(f"{attempt.sandbox} is gone; its agent had started at {attempt.agent_started_at:%H:%M:%S}")
-        async with context.setups.hold():
+        async with self.context.setups.hold():
             self._stop_if_cancelled()
-            world = self.key.world
-            prepared = await context.layers.prepared(
-                context.source, self.arm, context.experiment.run.worlds[world], context.world_dirs[world]
-            )
-            built = time.monotonic()
-            secrets = await asyncio.to_thread(context.secrets.deliver, self.claim, attempt, self.arm)
-            sandbox = await context.backend.get_or_create(self._spec(attempt, prepared, secrets))
-            ready_s = await self._app.start(sandbox, self._env())
-        self._app.evidence |= {"layer": prepared.key, "image_commit": prepared.image_commit, "state_before": prepared.state}
-        self._app.evidence["setup"] = {
-            "layers_s": round(built - self._began, 4),
-            "services_s": None if ready_s is None else round(ready_s, 4),
-            "total_s": round(time.monotonic() - self._began, 4),
-        }
-        return sandbox
-
-    def _spec(self, attempt: OpenAttempt, prepared: Prepared, secrets: Delivered) -> SandboxSpec:
-        return SandboxSpec(
-            name=attempt.sandbox,
-            installation=self.context.installation,
-            tags={"purpose": "cell", "cell": self.claim.key, "attempt": str(attempt.number), "stands_on": prepared.key},
-            layers=prepared.layers,
-            world=prepared.world_dir,
-            files={f"{RUN_DIR}/case.json": self._case_json()},
-            secrets=secrets.values,
-            egress=self.arm.manifest.egress,
-            resources=Resources(**self.arm.manifest.resources.model_dump()),
-        )
-
-    def _case_json(self) -> bytes:
-        """What the agent is told. Never the rubric, the reference or the arm's name."""
-        data: dict[str, Any] = {
-            "prompt": self.case.prompt,
-            "deliverables": list(self.case.deliverables),
-            "config": self.arm.config,
-            "trial": self.key.trial,
-            "seed": self.context.experiment.run.cell_seed(self.key),
-            "limits": self.case.limits.model_dump(mode="json"),
-            "world": WORLD_DIR,
-            "output": OUTPUT_DIR,
-        }
-        return json.dumps(data, ensure_ascii=False, indent=1).encode()
-
-    def _env(self) -> dict[str, str]:
-        return {"EVALS_CASE": f"{RUN_DIR}/case.json", "EVALS_OUTPUT": OUTPUT_DIR}
+            made = await set_up(self.context, self.claim, self.attempt, self._app)
+        self._state_before = made.prepared.state
+        self._app.evidence["setup"]["total_s"] = round(time.monotonic() - self._began, 4)
+        return made.sandbox
 
     async def _watch(self, sandbox: Sandbox, left_s: float) -> tuple[CommandState, Stop | None]:
         loop = asyncio.get_running_loop()
@@ -337,7 +263,7 @@ class _Attempt:
             if sandbox is None:
                 return None
             await sandbox.stop(AGENT)
-            return await self.context.persister.persist(sandbox, self.context.experiment, self.key)
+            return await self._keep(sandbox)
         except Exception as error:  # noqa: BLE001 - the attempt has failed already; its leftovers are worth a try, no more
             log.warning("%s: what the attempt left could not be kept: %s", self.claim.key, error)
             return None

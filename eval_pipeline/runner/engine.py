@@ -18,7 +18,8 @@ from typing import Any
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.environment.images import AppSource
 from eval_pipeline.errors import BudgetExceeded
-from eval_pipeline.runner.cell import CellContext, CellDone, drive_cell
+from eval_pipeline.runner.cell import CellDone, drive_cell
+from eval_pipeline.runner.context import CellContext
 from eval_pipeline.runner.services import Services
 from eval_pipeline.runner.slots import Slots
 from eval_pipeline.store.ledger import Claim, ExperimentRow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.world import SnapshotManifest
 from eval_pipeline.environment.images import PhaseMeans
 from eval_pipeline.environment.layers import Layers
+from eval_pipeline.environment.package_index import build_egress
 from eval_pipeline.errors import SpecError
 from eval_pipeline.gateway.client import Gateway
 from eval_pipeline.gateway.paths import Paths
@@ -30,6 +32,8 @@ from eval_pipeline.store.records import Records
 from eval_pipeline.store.snapshots import restore
 from eval_pipeline.store.views import Views
 from eval_pipeline.vault.delivery import Secrets
+
+log = logging.getLogger(__name__)
 
 GATEWAY_IDLE_S = 60.0
 
@@ -103,7 +107,16 @@ def open_services(settings: Settings, records: Records) -> Generator[Services]:
     secrets = Secrets(settings, records)
 
     def build_means(manifest: AppManifest) -> PhaseMeans:
-        return PhaseMeans(secrets=secrets.for_build(manifest).values)
+        reach = build_egress(manifest)
+        for note in reach.notes:
+            log.warning("%s: %s", manifest.name, note)
+        return PhaseMeans(
+            egress=reach.endpoints,
+            egress_local=reach.local,
+            env=reach.env,
+            files=reach.files,
+            secrets=secrets.for_build(manifest).values,
+        )
 
     def agent_means(manifest: AppManifest) -> PhaseMeans:
         return PhaseMeans(egress=manifest.egress, secrets=secrets.for_agent(manifest).values)

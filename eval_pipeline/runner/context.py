@@ -1,0 +1,36 @@
+"""What all cells of one experiment share in one engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from eval_pipeline.environment.images import AppSource
+from eval_pipeline.environment.layers import Layers
+from eval_pipeline.gateway.client import Gateway
+from eval_pipeline.host import HostIdentity
+from eval_pipeline.runner.persist import Persister
+from eval_pipeline.runner.slots import Slots
+from eval_pipeline.sandbox.base import Backend
+from eval_pipeline.scoring.prices import PriceBook
+from eval_pipeline.store.ledger import ExperimentRow, Ledger
+from eval_pipeline.vault.delivery import Secrets
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellContext:
+    experiment: ExperimentRow
+    ledger: Ledger
+    backend: Backend
+    layers: Layers
+    source: AppSource
+    world_dirs: dict[str, Path]
+    persister: Persister
+    prices: PriceBook
+    installation: str
+    host: HostIdentity
+    gateway: Gateway
+    secrets: Secrets
+    setups: Slots
+    cancelled: Callable[[], bool]

@@ -1,0 +1,81 @@
+"""From an attempt to a sandbox in which its agent can begin: layers, secrets, the machine, the app's services."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from eval_pipeline.domain.ids import CellKey
+from eval_pipeline.environment.layers import Prepared
+from eval_pipeline.errors import SandboxLost
+from eval_pipeline.runner.app_life import AppLife
+from eval_pipeline.runner.context import CellContext
+from eval_pipeline.sandbox.base import OUTPUT_DIR, RUN_DIR, WORLD_DIR, Resources, Sandbox, SandboxSpec
+from eval_pipeline.store.ledger import Claim, OpenAttempt
+from eval_pipeline.vault.delivery import Delivered
+
+CASE_FILE = f"{RUN_DIR}/case.json"
+AGENT_ENV = {"EVALS_CASE": CASE_FILE, "EVALS_OUTPUT": OUTPUT_DIR}
+
+
+@dataclass(frozen=True)
+class SetUp:
+    sandbox: Sandbox
+    prepared: Prepared
+
+
+async def set_up(context: CellContext, claim: Claim, attempt: OpenAttempt, app: AppLife) -> SetUp:
+    """Done again for an attempt, it gives the same sandbox. Raises SandboxLost when one whose agent had begun is gone."""
+    if attempt.agent_started_at is not None and await context.backend.find(attempt.sandbox) is None:
+        raise SandboxLost(f"{attempt.sandbox} is gone; its agent had started at {attempt.agent_started_at:%H:%M:%S}")
+    key, run = CellKey.parse(claim.key), context.experiment.run
+    arm = run.arm(key.arm)
+    began = time.monotonic()
+    prepared = await context.layers.prepared(context.source, arm, run.worlds[key.world], context.world_dirs[key.world])
+    built = time.monotonic()
+    secrets = await asyncio.to_thread(context.secrets.deliver, claim, attempt, arm)
+    sandbox = await context.backend.get_or_create(_spec(context, claim, attempt, prepared, secrets))
+    made = time.monotonic()
+    ready_s = await app.start(sandbox, AGENT_ENV)
+    app.evidence |= {"layer": prepared.key, "image_commit": prepared.image_commit}
+    app.evidence["setup"] = {
+        "layers_s": round(built - began, 4),
+        "sandbox_s": round(made - built, 4),
+        "services_s": None if ready_s is None else round(ready_s, 4),
+    }
+    return SetUp(sandbox, prepared)
+
+
+def _spec(context: CellContext, claim: Claim, attempt: OpenAttempt, prepared: Prepared, secrets: Delivered) -> SandboxSpec:
+    manifest = context.experiment.run.arm(CellKey.parse(claim.key).arm).manifest
+    return SandboxSpec(
+        name=attempt.sandbox,
+        installation=context.installation,
+        tags={"purpose": "cell", "cell": claim.key, "attempt": str(attempt.number), "stands_on": prepared.key},
+        layers=prepared.layers,
+        world=prepared.world_dir,
+        files={CASE_FILE: case_json(context, CellKey.parse(claim.key))},
+        secrets=secrets.values,
+        egress=manifest.egress,
+        resources=Resources(**manifest.resources.model_dump()),
+    )
+
+
+def case_json(context: CellContext, key: CellKey) -> bytes:
+    """What the agent is told. Never the rubric, the reference or the arm's name."""
+    run = context.experiment.run
+    case = run.case(key.case_name)
+    data: dict[str, Any] = {
+        "prompt": case.prompt,
+        "deliverables": list(case.deliverables),
+        "config": run.arm(key.arm).config,
+        "trial": key.trial,
+        "seed": run.cell_seed(key),
+        "limits": case.limits.model_dump(mode="json"),
+        "world": WORLD_DIR,
+        "output": OUTPUT_DIR,
+    }
+    return json.dumps(data, ensure_ascii=False, indent=1).encode()
