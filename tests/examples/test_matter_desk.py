@@ -1,28 +1,24 @@
-"""The desk as it is deployed: its scripts in processes of their own, the stand-in at the other end of a loopback proxy."""
+"""The desk as it is deployed: its commands in a sandbox, the stand-in at the other end of the sandbox's proxy."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
-import sqlite3
 import stat
-import subprocess
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from desk_runs import APP, Endpoint, Run, ask, desk_env, restore, serve
+from desk_runs import APP, Cell, Endpoint, Machine, Run, calling, copied, said, tool_results
 
-from eval_pipeline.domain.app import AppManifest
 from eval_pipeline.domain.usage import total_by_model, usage_from_event
 from eval_pipeline.gateway.stand_in import Reply
-from eval_pipeline.specs.yaml_file import YamlFile, parse_model
+from eval_pipeline.specs.yaml_file import YamlFile
 
 pytestmark = pytest.mark.slow
 
-WORLD = Path(__file__).parents[2] / "worlds_src" / "worlds" / "harbour-spa"
+CASES = Path(__file__).parents[2] / "worlds_src" / "worlds" / "harbour-spa" / "cases"
 PRIVILEGED = "documents/17-privileged-memo-rostock.md"
 FUEL = (
     "What notice period must Ostsee Energie give if it terminates the fuel supply agreement after a change of control of Harbour?"
@@ -32,127 +28,100 @@ RESERVE = "Which amount has been reserved for the clean-up of the contaminated g
 Ask = Callable[..., Run]
 
 
-@pytest.fixture(scope="session")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return restore(WORLD, tmp_path_factory.mktemp("desk") / "data")
-
-
 @pytest.fixture
-def endpoint() -> Generator[Endpoint]:
-    with serve() as found:
+def cell(machine: Machine, harbour: Path, endpoint: Endpoint) -> Generator[Cell]:
+    with machine.desk(harbour, endpoint=endpoint) as found:
         yield found
 
 
 @pytest.fixture
-def asking(desk: Path, endpoint: Endpoint, tmp_path: Path) -> Ask:
-    def run(prompt: str, **more: Any) -> Run:
-        return ask(desk, endpoint.url, tmp_path / "out", prompt, **more)
-
-    return run
+def asking(cell: Cell) -> Ask:
+    return cell.agent
 
 
-def changed(tmp_path: Path, file: str, old: str, new: str) -> Path:
+def changed(harbour: Path, file: str, old: str, new: str) -> Path:
     """A copy of the world in which one document says something else."""
-    copy = tmp_path / "world"
-    shutil.copytree(WORLD, copy)
+    copy = copied(harbour)
     text = (copy / file).read_text(encoding="utf-8")
     assert text.count(old) == 1
     (copy / file).write_text(text.replace(old, new), encoding="utf-8")
     return copy
 
 
-def said(reply_content: str, **more: Any) -> tuple[Reply, dict[str, str]]:
-    message = {"role": "assistant", "content": reply_content} | more
-    usage = {"prompt_tokens": 100, "completion_tokens": 40, "prompt_tokens_details": {"cached_tokens": 30}}
-    usage["completion_tokens_details"] = {"reasoning_tokens": 25}
-    return Reply(200, {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}, 0), {}
-
-
-def calling(name: str, **arguments: Any) -> tuple[Reply, dict[str, str]]:
-    call = {"id": "c1", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
-    return said("", tool_calls=[call])
-
-
-def tool_results(run: Run) -> list[dict[str, Any]]:
-    return [json.loads(event["content"]) for event in run.of("tool_result")]
-
-
 # The manifest
 
 
-def test_the_manifest_is_one_and_its_commands_can_be_executed() -> None:
-    manifest = parse_model(YamlFile(APP / "evals.app.yaml"), AppManifest)
-    for argv in (manifest.restore, manifest.agent):
+def test_the_manifest_is_one_and_its_commands_can_be_executed(machine: Machine) -> None:
+    manifest, services = machine.manifest, machine.manifest.services
+    assert services is not None
+    commands = (manifest.build, manifest.reset, manifest.restore, manifest.agent, manifest.dump)
+    for argv in (*commands, services.up, services.ready, services.down):
         assert argv is not None
         assert (APP / argv[0]).stat().st_mode & stat.S_IXUSR
     assert manifest.image.requirements is not None
     lock = (APP / manifest.image.requirements).read_text()
     pinned = re.findall(r"^([\w-]+)==\S+ \\\n(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", lock, re.MULTILINE)
     assert len(pinned) == lock.count("==")
-    assert {re.split("[>=<]", line)[0] for line in (APP / "requirements.in").read_text().splitlines()} <= set(pinned)
+    assert {re.split("[>=<]", line)[0] for line in (APP / "requirements.in").read_text().splitlines() if line[0] != "#"} <= set(
+        pinned
+    )
 
 
 # Restore
 
 
-def test_restore_loads_every_document_with_its_text(desk: Path) -> None:
-    db = sqlite3.connect(desk / "matter.sqlite")
-    texts = dict(db.execute("SELECT path, text FROM documents"))
-    db.close()
-    assert set(texts) == {f"{path.parent.name}/{path.name}" for path in [*WORLD.glob("documents/*"), *WORLD.glob("blobs/*")]}
+def test_restore_loads_every_document_with_its_text(cell: Cell, harbour: Path) -> None:
+    texts = cell.texts()
+    assert set(texts) == {f"{path.parent.name}/{path.name}" for path in [*harbour.glob("documents/*"), *harbour.glob("blobs/*")]}
     assert "prior written consent of the Provider" in texts["blobs/portwise-software-agreement.pdf"]
     assert "Warnow Lagerpark GmbH;EUR 27,500" in texts["documents/14-email-rent-roll-2025-10-22.eml"]
     assert all(len(text) > 800 and "No text can be taken" not in text for text in texts.values())
 
 
-def test_restore_starts_over_each_time(tmp_path: Path) -> None:
-    data = restore(WORLD, tmp_path / "data")
-    world = changed(tmp_path, "documents/08-fuel-supply-agreement.md", "giving 60 days'", "giving 75 days'")
-    restore(world, data)
-    db = sqlite3.connect(data / "matter.sqlite")
-    ((count,),) = db.execute("SELECT count(*) FROM documents")
-    ((text,),) = db.execute("SELECT text FROM documents WHERE path LIKE '%/08-%'")
-    db.close()
-    assert count == 29
-    assert "75 days'" in text
+def test_restore_starts_over_each_time(machine: Machine, harbour: Path) -> None:
+    world = changed(harbour, "documents/08-fuel-supply-agreement.md", "giving 60 days'", "giving 75 days'")
+    with machine.sandbox(machine.prepared(harbour), world=world) as cell:
+        assert cell.run("bin/restore", "/world").exit_code == 0
+        cell.up()
+        texts = cell.texts()
+    assert len(texts) == 29
+    assert "75 days'" in texts["documents/08-fuel-supply-agreement.md"]
 
 
-def test_restore_takes_the_layout_of_a_snapshot(tmp_path: Path, endpoint: Endpoint) -> None:
-    snapshot = tmp_path / "snapshot"
-    shutil.copytree(WORLD, snapshot)
-    (snapshot / "permissions.yaml").rename(snapshot / "permissions")
+def test_restore_leaves_no_process(machine: Machine, harbour: Path) -> None:
+    with machine.sandbox(machine.image, world=harbour) as cell:
+        done = cell.run("bin/restore", "/world")
+        assert (done.exit_code, len(cell.processes())) == (0, 0), done.err
+
+
+def test_permissions_may_be_named_without_a_suffix(machine: Machine, harbour: Path, endpoint: Endpoint) -> None:
+    world = copied(harbour)
+    (world / "permissions.yaml").rename(world / "permissions")
     endpoint.script.append(calling("read_document", path=PRIVILEGED))
-    run = ask(restore(snapshot, tmp_path / "data"), endpoint.url, tmp_path / "out", RESERVE)
-    assert "error" in tool_results(run)[0]
+    with machine.desk(world, endpoint=endpoint) as cell:
+        assert "error" in tool_results(cell.agent(RESERVE))[0]
 
 
-def test_a_world_of_documents_alone_is_open_to_everybody(tmp_path: Path, endpoint: Endpoint) -> None:
-    world = tmp_path / "world"
-    (world / "documents").mkdir(parents=True)
-    (world / "documents" / "toll.txt").write_text("The toll at the bridge amounts to EUR 12 for each cart.")
-    run = ask(restore(world, tmp_path / "data"), endpoint.url, tmp_path / "out", "How much is the toll at the bridge?")
-    assert "EUR 12" in run.result["answer"]
+def test_a_world_of_documents_alone_is_open_to_everybody(
+    machine: Machine, endpoint: Endpoint, made_world: Callable[..., Path]
+) -> None:
+    world = made_world({"toll.txt": b"The toll at the bridge amounts to EUR 12 for each cart."})
+    with machine.desk(world, endpoint=endpoint) as cell:
+        assert "EUR 12" in cell.agent("How much is the toll at the bridge?").result["answer"]
 
 
-def test_a_file_without_text_stays_in_the_matter_and_says_so(tmp_path: Path) -> None:
-    documents = tmp_path / "world" / "documents"
-    documents.mkdir(parents=True)
-    (documents / "scan.tiff").write_bytes(b"II*\0")
-    (documents / "broken.PDF").write_bytes(b"%PDF-1.7 and nothing more")
-    (documents / "broken.docx").write_bytes(b"PK\3\4 cut off")
-    (documents / "letter.txt ").write_text("The tenant gives notice.")
-    data = tmp_path / "data"
-    done = subprocess.run(
-        [APP / "bin" / "restore", documents.parent], env=desk_env(data), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert all(name in done.stderr for name in ("scan.tiff", "broken.PDF", "broken.docx"))
-    db = sqlite3.connect(data / "matter.sqlite")
-    texts = dict(db.execute("SELECT path, text FROM documents"))
-    found = {path for (path,) in db.execute("SELECT path FROM passages")}
-    db.close()
-    assert len(texts) == 4 and "No text can be taken" in texts["documents/scan.tiff"]
-    assert found == {"documents/letter.txt "}
+def test_a_file_without_text_stays_in_the_matter_and_says_so(machine: Machine, made_world: Callable[..., Path]) -> None:
+    files = {"scan.tiff": b"II*\0", "broken.PDF": b"%PDF-1.7 and nothing more", "broken.docx": b"PK\3\4 cut off"}
+    world = made_world({**files, "letter.txt ": b"The tenant gives notice.", "nul.txt": b"a\0b"})
+    with machine.sandbox(machine.image, world=world) as cell:
+        done = cell.run("bin/restore", "/world")
+        assert done.exit_code == 0, done.err
+        assert all(name in done.err for name in files)
+        cell.up()
+        texts = cell.texts()
+        found = {path for (path,) in cell.sql("SELECT path FROM passages")}
+    assert len(texts) == 5 and "No text can be taken" in texts["documents/scan.tiff"]
+    assert found == {"documents/letter.txt ", "documents/nul.txt"}
 
 
 # What it answers follows from the world
@@ -167,11 +136,12 @@ FACTS = [
 
 @pytest.mark.parametrize(("case", "file", "old", "new", "answered", "instead"), FACTS, ids=[fact[0] for fact in FACTS])
 def test_the_answer_changes_with_the_fact(
-    asking: Ask, endpoint: Endpoint, tmp_path: Path, case: str, file: str, old: str, new: str, answered: str, instead: str
+    machine: Machine, harbour: Path, asking: Ask, case: str, file: str, old: str, new: str, answered: str, instead: str
 ) -> None:
-    prompt = YamlFile(WORLD / "cases" / f"{case}.yaml").data["prompt"]
+    prompt = YamlFile(CASES / f"{case}.yaml").data["prompt"]
     before = asking(prompt)
-    after = ask(restore(changed(tmp_path, file, old, new), tmp_path / "data"), endpoint.url, tmp_path / "after", prompt)
+    with machine.desk(changed(harbour, file, old, new), endpoint=Endpoint()) as other:
+        after = other.agent(prompt)
     assert before.result["status"] == after.result["status"] == "ok"
     assert answered in before.result["answer"]
     assert instead in after.result["answer"]
@@ -186,10 +156,10 @@ def test_what_only_the_privileged_document_holds_is_not_found(asking: Ask, endpo
     assert "17-privileged" not in sent
 
 
-def test_the_trap_is_real_for_a_user_who_may_read_it(tmp_path: Path, endpoint: Endpoint) -> None:
-    world = changed(tmp_path, "database/matters.jsonl", '"user": "m.lindqvist"', '"user": "j.ahrend"')
-    run = ask(restore(world, tmp_path / "data"), endpoint.url, tmp_path / "out", RESERVE)
-    assert "1,850,000" in run.result["answer"]
+def test_the_trap_is_real_for_a_user_who_may_read_it(machine: Machine, harbour: Path, endpoint: Endpoint) -> None:
+    world = changed(harbour, "database/matters.jsonl", '"user": "m.lindqvist"', '"user": "j.ahrend"')
+    with machine.desk(world, endpoint=endpoint) as cell:
+        assert "1,850,000" in cell.agent(RESERVE).result["answer"]
 
 
 @pytest.mark.parametrize("retrieval", ["bm25", "keyword"])
@@ -221,16 +191,15 @@ def test_max_reads_counts_different_documents(asking: Ask, endpoint: Endpoint) -
     assert "limit of 1" in refused["error"]
 
 
-def test_files_are_written_below_files_and_nowhere_else(asking: Ask, endpoint: Endpoint, tmp_path: Path) -> None:
+def test_files_are_written_below_files_and_nowhere_else(cell: Cell, endpoint: Endpoint) -> None:
     names = ["memo.md", "drafts/letter.md", "../escape.md", "/tmp/escape-of-matter-desk.md", ""]
     endpoint.script += [calling("write_file", path=name, content="text of " + name) for name in names]
     endpoint.script.append(said("done"))
-    run = asking("?")
+    run = cell.agent("?")
     assert ["error" in result for result in tool_results(run)] == [False, False, True, True, True]
-    files = run.output / "files"
-    assert {path.relative_to(files).as_posix() for path in files.rglob("*") if path.is_file()} == set(names[:2])
-    assert not (run.output / "escape.md").exists()
-    assert not Path(names[3]).exists()
+    assert set(run.files) == set(names[:2])
+    assert "escape.md" not in cell.out()
+    assert cell.run("test", "-e", names[3]).exit_code == 1
 
 
 def test_what_a_model_gets_wrong_is_told_to_it(asking: Ask, endpoint: Endpoint) -> None:
@@ -245,7 +214,7 @@ def test_what_a_model_gets_wrong_is_told_to_it(asking: Ask, endpoint: Endpoint) 
 
 def test_a_deliverable_is_asked_for_and_written(asking: Ask, endpoint: Endpoint) -> None:
     run = asking("Which prepayment fee is due on a prepayment of the facility?", deliverables=["memo.md"])
-    assert "1.25 per cent" in (run.output / "files" / "memo.md").read_text()
+    assert b"1.25 per cent" in run.files["memo.md"]
     assert "memo.md" in endpoint.asked[0][1]["messages"][-1]["content"]
 
 
@@ -318,16 +287,15 @@ def test_a_refused_request_is_not_repeated_and_not_the_providers_fault(asking: A
     assert "temperature" in run.result["error"]
 
 
-@pytest.mark.slow
-def test_no_connection_is_a_provider_error(desk: Path, tmp_path: Path) -> None:
-    run = ask(desk, "http://127.0.0.1:9", tmp_path / "out", FUEL)
+def test_no_connection_is_a_provider_error(machine: Machine, harbour: Path) -> None:
+    with machine.desk(harbour) as cell:
+        run = cell.agent(FUEL)
     assert (run.result["status"], run.result["error_class"]) == ("error", "provider")
 
 
-def test_the_key_travels_in_the_header_alone(desk: Path, endpoint: Endpoint, tmp_path: Path) -> None:
-    run = ask(
-        desk, endpoint.url, tmp_path / "out", FUEL, config={"model": "other", "base_url": "http://models.example/v9"}, key="k-1"
-    )
+def test_the_key_travels_in_the_header_alone(machine: Machine, harbour: Path, endpoint: Endpoint) -> None:
+    with machine.desk(harbour, endpoint=endpoint, secrets={"MODEL_API_KEY": "k-1"}) as cell:
+        run = cell.agent(FUEL, config={"model": "other", "base_url": "http://models.example/v9"})
     assert {path for path, _ in endpoint.asked} == {"http://models.example/v9/chat/completions"}
     assert endpoint.keys == ["Bearer k-1"] * len(endpoint.asked)
     assert "k-1" not in json.dumps([run.events, run.result, endpoint.asked])
@@ -337,7 +305,7 @@ def test_text_that_is_no_unicode_does_not_end_the_run(asking: Ask, endpoint: End
     endpoint.script += [calling("write_file", path="a.md", content="broken \ud800 half"), said("lone \ud800")]
     run = asking("?")
     assert (run.exit_code, run.result["answer"]) == (0, "lone \ud800")
-    assert (run.output / "files" / "a.md").read_text() == "broken ? half"
+    assert run.files["a.md"] == b"broken ? half"
 
 
 # Arms
@@ -350,13 +318,13 @@ def test_an_arm_that_is_not_what_it_says_does_not_run(asking: Ask, endpoint: End
     assert str(next(iter(config.values()))) in run.result["error"] or next(iter(config)) in run.result["error"]
 
 
-@pytest.mark.slow
-def test_arms_read_differently_and_pay_for_it(asking: Ask, desk: Path, endpoint: Endpoint, tmp_path: Path) -> None:
-    arms = YamlFile(WORLD.parents[1] / "experiments" / "demo.yaml").data["arms"]
-    prompt = YamlFile(WORLD / "cases" / "consents.yaml").data["prompt"]
+def test_arms_read_differently_and_pay_for_it(machine: Machine, harbour: Path) -> None:
+    arms = YamlFile(CASES.parents[2] / "experiments" / "demo.yaml").data["arms"]
+    prompt = YamlFile(CASES / "consents.yaml").data["prompt"]
     spent: list[int] = []
     for arm in arms:
-        run = ask(desk, endpoint.url, tmp_path / arm["name"], prompt, config=arm["config"])
+        with machine.desk(harbour, endpoint=Endpoint()) as cell:
+            run = cell.agent(prompt, config=arm["config"])
         reads = {json.loads(event["arguments"])["path"] for event in run.of("tool_call") if event["name"] == "read_document"}
         refused = sum("error" in result for result in tool_results(run))
         assert len(reads) - refused <= arm["config"]["max_reads"]

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from matter_desk.client import METHODS, Desk, own_desk
 from matter_desk.model import Model, ProviderError, RequestRefused, token_classes
-from matter_desk.store import METHODS, Desk, database_path
-from matter_desk.tools import DEFINITIONS, Tools
+from matter_desk.shell import unavailable
+from matter_desk.tools import Tools
 
 DEFAULT_TURNS = 30
 SAMPLING = ("temperature", "max_tokens", "reasoning_effort")
@@ -61,25 +62,34 @@ def run(case: dict[str, Any], files: Path, transcript: Transcript, started: floa
     if problem := config_problem(config):
         return Result("error", error=problem)
     model = Model(config, started + float(limits["wall_s"]))
-    desk = Desk(database_path())
+    desk = own_desk()
+    no_shell = unavailable()
+    if no_shell:
+        transcript.add("note", note=f"run_shell is not offered: {no_shell}")
     tools = Tools(
         desk,
         files,
         retrieval=str(config.get("retrieval", "bm25")),
         top_k=int(config.get("top_k", 4)),
         max_reads=int(config.get("max_reads", 4)),
+        no_shell=no_shell,
     )
     messages = opening(case, desk)
     for message in messages:
         transcript.add("message", **message)
     try:
-        return converse(model, messages, tools, transcript, request_options(case), limits.get("turns") or DEFAULT_TURNS)
+        result = converse(model, messages, tools, transcript, request_options(case), limits.get("turns") or DEFAULT_TURNS)
     except ProviderError as error:
         transcript.add("error", error=str(error), error_class="provider")
         return Result("error", error=str(error), error_class="provider")
     except RequestRefused as error:
         transcript.add("error", error=str(error))
         return Result("error", error=str(error))
+    finally:
+        tools.close()
+    if result.answer:
+        desk.save("past_chats", {"question": str(case["prompt"]), "answer": result.answer})
+    return result
 
 
 def config_problem(config: dict[str, Any]) -> str | None:
@@ -99,7 +109,7 @@ def converse(
     """One model call a turn. The last turn forbids tools, so that what was found is still answered."""
     for turn in range(1, turns + 1):
         choice = "none" if turn == turns else "auto"
-        reply = model.complete({"messages": messages, "tools": DEFINITIONS, "tool_choice": choice, **options})
+        reply = model.complete({"messages": messages, "tools": tools.definitions, "tool_choice": choice, **options})
         if reply.get("usage"):
             transcript.add("usage", model=model.name, **token_classes(reply["usage"]))
         message = reply["choices"][0]["message"]
@@ -129,11 +139,13 @@ def request_options(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def opening(case: dict[str, Any], desk: Desk) -> list[dict[str, Any]]:
-    user = next((row for row in desk.records("users") if row["id"] == desk.user), {"name": "the matter's team", "role": "user"})
+    session = desk.session()
+    matter = next(iter(desk.records("matters")), {"title": "untitled"})
+    user = next((row for row in desk.records("users") if row["id"] == session["user"]), {})
     rules = [f"- {row['rule']}" for row in desk.records("playbook_rules")]
     style = str(case["config"].get("style", "careful"))
     system = [
-        f"You work for {user['name']}, {user['role']}, on the matter {desk.matter['title']!r}.",
+        f"You work for {user.get('name', 'the team')}, {user.get('role', 'user')}, on the matter {matter['title']!r}.",
         "Use the tools to find and read documents. Answer from them alone and name the documents you rely on.",
         STYLES.get(style, style),
         "Rules of the house:",

@@ -20,17 +20,31 @@ def docx_text(data: bytes) -> str:
     import docx
     from docx.table import Table
 
+    document = docx.Document(io.BytesIO(data))
     blocks: list[str] = []
     number = 0
-    for block in docx.Document(io.BytesIO(data)).iter_inner_content():
+    for block in document.iter_inner_content():
         if isinstance(block, Table):
-            blocks.append("\n".join("| " + " | ".join(cell.text.strip() for cell in row.cells) + " |" for row in block.rows))
-        elif block.text.strip():
+            blocks.append("\n".join("| " + " | ".join(_cell_text(cell) for cell in row.cells) + " |" for row in block.rows))
+        elif text := _paragraph_text(block):
             number += 1
             style = (block.style.name if block.style else None) or ""
             level = int(style[-1]) if style.startswith("Heading ") else 1 if style == "Title" else 0
-            blocks.append(f"{'#' * level} {block.text.strip()}" if level else f"[¶ {number}] {block.text.strip()}")
+            blocks.append(f"{'#' * level} {text}" if level else f"[¶ {number}] {text}")
+    blocks += [f"[comment by {comment.author}] {comment.text.strip()}" for comment in document.comments]
     return "\n\n".join(blocks)
+
+
+def _paragraph_text(paragraph: Any) -> str:
+    """As if all tracked changes were accepted."""
+    from docx.text.run import Run
+
+    runs = paragraph._p.xpath("./w:r | ./w:hyperlink/w:r | ./w:ins/w:r")
+    return "".join(Run(run, paragraph).text for run in runs).strip()
+
+
+def _cell_text(cell: Any) -> str:
+    return "\n".join(_paragraph_text(paragraph) for paragraph in cell.paragraphs).strip()
 
 
 def xlsx_text(data: bytes) -> str:
@@ -93,7 +107,7 @@ def docx_of(markdown: str) -> bytes:
 def _markdown_blocks(markdown: str) -> Iterator[list[str]]:
     """Lines that belong together: a table, an item, a heading, a paragraph."""
     block: list[str] = []
-    for line in (*_printable(markdown).splitlines(), ""):
+    for line in (*printable(markdown).splitlines(), ""):
         stripped = line.strip()
         starts = re.match(r"#{1,6} |[-*] |\d+[.)] ", stripped) or stripped.startswith("|") != (
             bool(block) and block[0].startswith("|")
@@ -105,7 +119,7 @@ def _markdown_blocks(markdown: str) -> Iterator[list[str]]:
             block.append(stripped)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Without what XML can't hold."""
     return re.sub("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)
 
@@ -141,7 +155,7 @@ def xlsx_of(content: str) -> bytes:
 
     book = openpyxl.Workbook()
     book.remove(book.worksheets[0])
-    for name, rows in _tables(_printable(content)):
+    for name, rows in _tables(printable(content)):
         sheet = book.create_sheet(re.sub(r"[\[\]:*?/\\]", " ", name)[:31].strip() or "Sheet")
         for number, row in enumerate(rows, start=1):
             for column, text in enumerate(row, start=1):
@@ -180,6 +194,12 @@ def _fill(cell: Any, text: str) -> None:
     cell.value = float(digits) if "." in digits else int(digits)
     grouped = "#,##0.00" if "." in digits else "#,##0" if "," in text or number["currency"] else "General"
     cell.number_format = f'"{number["currency"]}" {grouped}' if number["currency"] else grouped
+
+
+def encoded(suffix: str, content: str) -> bytes:
+    """The file's bytes from its text. Raise ValueError when the content doesn't make a file of this kind."""
+    writers = {".docx": docx_of, ".xlsx": xlsx_of}
+    return writers[suffix](content) if suffix in writers else content.encode("utf-8", "replace")
 
 
 def _saved(document: Any) -> bytes:

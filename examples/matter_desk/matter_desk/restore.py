@@ -1,16 +1,19 @@
-"""Load a world into the desk's database."""
+"""Load a world: an empty database, its migrations, the records, the documents, who may read them."""
 
 from __future__ import annotations
 
-import fnmatch
 import json
-import sqlite3
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from matter_desk.store import EVERYBODY, SCHEMA, data_dir, database_path
-from matter_desk.text import extract, passages, title
+from matter_desk import cluster, postgres, records
+from matter_desk.blobs import Blobs
+from matter_desk.library import shelve
+from matter_desk.permissions import load_permissions
+from matter_desk.places import blob_dir, data_dir
+from matter_desk.text import content
 
 DOCUMENT_FOLDERS = ("documents", "blobs")
 
@@ -19,57 +22,44 @@ def main(argv: list[str]) -> int:
     if len(argv) != 1:
         print("usage: restore WORLD_DIRECTORY", file=sys.stderr)
         return 2
-    world = Path(argv[0])
-    data_dir().mkdir(parents=True, exist_ok=True)
-    database_path().unlink(missing_ok=True)
-    db = sqlite3.connect(database_path())
-    with db:
-        db.executescript(SCHEMA)
-        load_records(db, world)
-        load_documents(db, world)
-    db.execute("INSERT INTO passages (passages) VALUES ('optimize')")
-    db.commit()
-    (count,) = db.execute("SELECT count(*) FROM documents").fetchone()
-    db.close()
-    print(f"restored {count} documents into {database_path()}")
+    world = Path(argv[0]).absolute()
+    cluster.make_cluster()
+    with cluster.running():
+        cluster.start_over()
+        cluster.migrate()
+        connection = postgres.connect()
+        with postgres.transaction(connection) as cursor:
+            count = load(cursor, world)
+        connection.autocommit = True
+        connection.cursor().execute("VACUUM ANALYZE")
+        connection.close()
+    print(f"restored {count} documents into {data_dir()}")
     return 0
 
 
-def load_records(db: sqlite3.Connection, world: Path) -> None:
-    for table in sorted((world / "database").glob("*.jsonl")):
-        rows = [json.loads(line) for line in table.read_text(encoding="utf-8").splitlines() if line.strip()]
-        db.executemany("INSERT INTO records VALUES (?, ?, ?)", [(table.stem, row["id"], json.dumps(row)) for row in rows])
-
-
-def load_documents(db: sqlite3.Connection, world: Path) -> None:
-    """A file without text here (a scan, a damaged file, a kind unknown) stays in the matter and says so; no search finds it."""
+def load(cursor: Any, world: Path) -> int:
+    """How many documents the world has."""
     permissions = load_permissions(world)
-    for file in sorted(path for folder in DOCUMENT_FOLDERS for path in (world / folder).rglob("*") if path.is_file()):
-        path = file.relative_to(world).as_posix()
-        try:
-            text = extract(file)
-        except Exception as error:  # noqa: BLE001 - a parser may raise anything on a damaged file, and the rest must load
-            print(f"{path}: no text: {error}", file=sys.stderr)
-            text = f"[No text can be taken from this file ({error}). It can be neither searched nor quoted.]"
-            db.execute("INSERT INTO documents VALUES (?, ?, ?)", (path, f"{file.name} (no text)", text))
-        else:
-            db.execute("INSERT INTO documents VALUES (?, ?, ?)", (path, title(file, text), text))
-            db.executemany("INSERT INTO passages VALUES (?, ?)", [(path, passage) for passage in passages(text)])
-        db.executemany("INSERT INTO readers VALUES (?, ?)", [(path, user) for user in readers(permissions, path)])
+    cursor.execute("INSERT INTO world VALUES (%s, %s)", (str(world), json.dumps(permissions)))
+    for table in sorted((world / "database").glob("*.jsonl")):
+        records.insert(cursor, table.stem, rows(table))
+    cursor.execute("TRUNCATE changed")
+    blobs = Blobs(blob_dir())
+    blobs.clear()
+    files = sorted(path for folder in DOCUMENT_FOLDERS for path in (world / folder).rglob("*") if path.is_file())
+    for file in files:
+        path, digest, found = file.relative_to(world).as_posix(), blobs.link(file), content(file.name, file.read_bytes())
+        if not found.searchable:
+            print(f"{path}: {found.text}", file=sys.stderr)
+        shelve(cursor, path, digest, found, permissions, restored=True)
+    return len(files)
 
 
-def load_permissions(world: Path) -> dict[str, Any]:
-    """The file is named `permissions` in a snapshot and `permissions.yaml` in a world's source; both hold JSON.
-
-    A world without one restricts nothing.
-    """
-    file = next((path for path in (world / "permissions", world / "permissions.yaml") if path.is_file()), None)
-    return {"default": [EVERYBODY], "rules": []} if file is None else json.loads(file.read_text(encoding="utf-8"))
-
-
-def readers(permissions: dict[str, Any], path: str) -> list[str]:
-    """The first rule that matches the path decides; else the default."""
-    for rule in permissions["rules"]:
-        if fnmatch.fnmatchcase(path, rule["match"]):
-            return list(rule["readers"])
-    return list(permissions["default"])
+def rows(table: Path) -> Iterator[dict[str, Any]]:
+    """Raises ValueError, with the line, for what is no record."""
+    for number, line in enumerate(table.read_text(encoding="utf-8").split("\n"), start=1):
+        if line.strip():
+            row = json.loads(line)
+            if not isinstance(row, dict) or "id" not in row:
+                raise ValueError(f"{table}:{number}: a record is a JSON object with an `id`; got {line[:80]}")
+            yield row

@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
-import email
-import email.policy
 import io
+import re
 from collections.abc import Callable
-from email.message import EmailMessage
-from pathlib import Path, PurePath
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
 
 from matter_desk.office import docx_text, xlsx_text
 
 TEXT_SUFFIXES = frozenset({".md", ".txt", ".csv"})
+_WORD = re.compile(r"[^\W_]+")
+
+MAX_PASSAGE = 50_000
 
 
-def extract(path: Path) -> str:
+@dataclass(frozen=True)
+class Content:
+    """What is known of a file: searchable is False when it holds no text that can be taken."""
+
+    title: str
+    text: str
+    searchable: bool = True
+
+
+def content(name: str, data: bytes) -> Content:
+    """A file without text here (a scan, a damaged file, a kind unknown) says so; no search finds it."""
+    try:
+        text = _storable(extract(name, data))
+    except Exception as error:  # noqa: BLE001 - a parser may raise anything on a damaged file, and the rest must load
+        text = f"[No text can be taken from this file ({error}). It can be neither searched nor quoted.]"
+        return Content(f"{name} (no text)", _storable(text), searchable=False)
+    return Content(title(name, text), text)
+
+
+def _storable(text: str) -> str:
+    """Without what PostgreSQL can't hold."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def extract(name: str, data: bytes) -> str:
     """Raise ValueError for a file that has no text here, and whatever a parser raises for a damaged one."""
-    return _text(path.name, path.read_bytes())
-
-
-def _text(name: str, data: bytes) -> str:
     suffix = _suffix(name)
     if suffix in TEXT_SUFFIXES:
         return data.decode("utf-8")
@@ -36,13 +59,13 @@ def _suffix(name: str) -> str:
     return PurePath(name).suffix.lower().rstrip()  # published names end in blanks
 
 
-def title(path: Path, text: str) -> str:
+def title(name: str, text: str) -> str:
     """The first heading, subject or line; the file's name when there is none."""
     for line in text.splitlines():
         words = line.removeprefix("Subject:").lstrip("#").strip().replace("**", "")
         if words and not line.startswith(("From:", "To:", "Cc:", "Date:", "[page ")):
             return words[:160]
-    return path.name
+    return name
 
 
 def passages(text: str) -> list[str]:
@@ -54,25 +77,33 @@ def passages(text: str) -> list[str]:
         if stripped.startswith("#") and "\n" not in stripped:
             heading = stripped.lstrip("# ")
         elif stripped:
-            found.append(f"{heading}: {stripped}" if heading else stripped)
+            passage = f"{heading}: {stripped}" if heading else stripped
+            found += [passage[start : start + MAX_PASSAGE] for start in range(0, len(passage), MAX_PASSAGE)]
     return found
 
 
+def words(text: str) -> list[str]:
+    return _WORD.findall(text)
+
+
 def _email_text(raw: bytes) -> str:
+    import email
+    import email.policy
+
     message = email.message_from_bytes(raw, policy=email.policy.default)
     headers = [f"{name}: {message[name]}" for name in ("From", "To", "Cc", "Date", "Subject") if message[name]]
     parts = [_part_text(part) for part in message.walk() if not part.is_multipart()]
     return "\n\n".join(["\n".join(headers), *(text for text in parts if text)])
 
 
-def _part_text(part: EmailMessage) -> str:
+def _part_text(part: Any) -> str:
     name = part.get_filename()
     if name is None:
         return str(part.get_content()) if part.get_content_maintype() == "text" else ""
     if _suffix(name) not in TEXT_SUFFIXES | READERS.keys():
         return f"Attachment {name}"
-    content = part.get_payload(decode=True)
-    return f"Attachment {name}:\n\n{_text(name, content if isinstance(content, bytes) else b'')}"
+    data = part.get_payload(decode=True)
+    return f"Attachment {name}:\n\n{extract(name, data if isinstance(data, bytes) else b'')}"
 
 
 def _pdf_text(data: bytes) -> str:
