@@ -35,7 +35,7 @@ def world_snapshots(context: dg.AssetExecutionContext, evals: EvalsResource) -> 
             "cell_results",
             deps=[
                 dg.AssetDep(world_snapshots, partition_mapping=LINEAGE_ONLY),
-                dg.AssetDep("sandbox_secrets", partition_mapping=LINEAGE_ONLY),
+                "sandbox_secrets",
             ],
             description=(
                 "One independent run a partition, `experiment/world.case/arm/trial`: an isolated sandbox, the agent, its stored output. "

@@ -13,6 +13,7 @@ import dagster as dg
 from eval_pipeline.analysis.load import load_table
 from eval_pipeline.analysis.tables import ScoredCell
 from eval_pipeline.defs.events import CELL_RESULTS, CellEvents, Described
+from eval_pipeline.defs.partitions import unchanged_by
 from eval_pipeline.domain.cell import CellState
 from eval_pipeline.errors import EvalsError
 from eval_pipeline.runner.engine import Engine
@@ -171,7 +172,7 @@ def describe(records: Records, experiment: ExperimentRow, keys: Sequence[str]) -
                 asset_key=CELL_RESULTS,
                 partition=str(cell.key),
                 metadata=_metadata(cell),
-                tags={"dagster/data_version": f"attempt-{cell.counted.id}"},
+                tags={"dagster/data_version": f"attempt-{cell.counted.id}", **unchanged_by("sandbox_secrets")},
             ),
             cell.counted.id,
         )

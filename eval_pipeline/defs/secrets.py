@@ -7,6 +7,7 @@ import dagster as dg
 
 from eval_pipeline.defs.assets import OWNERS
 from eval_pipeline.defs.automation import FIRST
+from eval_pipeline.defs.partitions import UNCHANGING
 from eval_pipeline.defs.resources import EvalsResource
 from eval_pipeline.vault.delivery import Secrets, SecretStatus, SyncReport
 
@@ -48,7 +49,7 @@ def sandbox_secrets(context: dg.AssetExecutionContext, evals: EvalsResource) -> 
             else f"no source holds {', '.join(report.missing)}; looked in: {report.looked_in}"
         )
         raise dg.Failure(f"{said}; cells go on with the last versions", metadata=metadata, allow_retries=False)
-    yield dg.MaterializeResult(metadata=metadata)
+    yield dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(UNCHANGING))
 
 
 def _age_check(report: SyncReport) -> dg.AssetCheckResult:
