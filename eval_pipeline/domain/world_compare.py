@@ -17,10 +17,11 @@ from eval_pipeline.domain.world_diff import (
     FileFacts,
     Hunk,
     Kind,
-    Listed,
     Permissions,
     ReaderChange,
+    ReaderChanges,
     RuleChange,
+    RuleChanges,
     TextDiff,
     listed,
     printable,
@@ -180,8 +181,8 @@ def compare_permissions(before: Rules, after: Rules, paths: Iterable[str]) -> Pe
     rules += [RuleChange(change="added", rule=_rule_text(rule)) for rule in sorted((more - fewer).elements())]
     gained, lost, _ = _named(before.default, after.default)
     return Permissions(
-        effect=listed(Listed[ReaderChange], effects, repeat("changed", len(effects))),
-        rules=listed(Listed[RuleChange], rules, [rule.change for rule in rules]),
+        effect=listed(ReaderChanges, effects, repeat("changed", len(effects))),
+        rules=listed(RuleChanges, rules, [rule.change for rule in rules]),
         default_gained=gained,
         default_lost=lost,
         reordered=fewer == more and before.written != after.written,

@@ -24,6 +24,7 @@ Kind = Literal["added", "removed", "changed"]
 Side = Literal["before", "after"]
 PartName = Literal["state", "documents", "rows", "permissions", "blobs"]
 T = TypeVar("T", bound=BaseModel)
+L = TypeVar("L", bound="Listed[Any]")
 
 
 class Problem(Spec):
@@ -151,14 +152,38 @@ class Listed(Spec, Generic[T]):
     n_more: int = 0
 
 
+class DocumentChanges(Listed[DocumentChange]):
+    """Classes with a name of their own: the others can't be sent between processes."""
+
+
+class FileChanges(Listed[FileChange]):
+    pass
+
+
+class RowChanges(Listed[RowChange]):
+    pass
+
+
+class ReaderChanges(Listed[ReaderChange]):
+    pass
+
+
+class RuleChanges(Listed[RuleChange]):
+    pass
+
+
+class Problems(Listed[Problem]):
+    pass
+
+
 class Permissions(Spec):
     """effect: every path whose readers differ (its counts say `changed`). rules and default: what is written.
 
     reordered: the rules are the same ones in another order.
     """
 
-    effect: Listed[ReaderChange] = Listed[ReaderChange]()
-    rules: Listed[RuleChange] = Listed[RuleChange]()
+    effect: ReaderChanges = ReaderChanges()
+    rules: RuleChanges = RuleChanges()
     default_gained: tuple[str, ...] = ()
     default_lost: tuple[str, ...] = ()
     reordered: bool = False
@@ -171,11 +196,11 @@ class Permissions(Spec):
 
 class WorldDiff(Spec):
     format: int = FORMAT
-    documents: Listed[DocumentChange] = Listed[DocumentChange]()
-    rows: Listed[RowChange] = Listed[RowChange]()
+    documents: DocumentChanges = DocumentChanges()
+    rows: RowChanges = RowChanges()
     permissions: Permissions = Permissions()
-    blobs: Listed[FileChange] = Listed[FileChange]()
-    problems: Listed[Problem] = Listed[Problem]()
+    blobs: FileChanges = FileChanges()
+    problems: Problems = Problems()
 
     @property
     def n_problems(self) -> int:
@@ -209,7 +234,7 @@ def fitting(entries: Sequence[T], max_entries: int = MAX_ENTRIES, max_bytes: int
     return tuple(taken)
 
 
-def listed(model: type[Listed[T]], entries: Sequence[T], kinds: Iterable[Kind], n_all: int | None = None) -> Listed[T]:
+def listed(model: type[L], entries: Sequence[BaseModel], kinds: Iterable[Kind], n_all: int | None = None) -> L:
     """kinds: of all there are. n_all: how many that is, when `entries` are already the first of them only."""
     kept = fitting(entries)
     return model(counts=Counts.of(kinds), entries=kept, n_more=(len(entries) if n_all is None else n_all) - len(kept))

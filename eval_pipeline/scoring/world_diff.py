@@ -16,14 +16,16 @@ from eval_pipeline.domain.world_compare import Rules, compare_permissions, diffe
 from eval_pipeline.domain.world_diff import (
     MAX_ENTRIES,
     MAX_PROBLEMS,
-    DocumentChange,
+    DocumentChanges,
     FileChange,
+    FileChanges,
     Kind,
-    Listed,
     PartName,
     Permissions,
     Problem,
+    Problems,
     RowChange,
+    RowChanges,
     Side,
     WorldDiff,
     listed,
@@ -78,7 +80,7 @@ class _Diff:
             "rows": self._rows(parts["rows"], old, new),
             "permissions": self._permissions(old, new),
             "documents": self._documents(parts["documents"], old, new),
-            "blobs": listed(Listed[FileChange], self._files(parts["blobs"]), parts["blobs"].values(), len(parts["blobs"])),
+            "blobs": listed(FileChanges, self._files(parts["blobs"]), parts["blobs"].values(), len(parts["blobs"])),
         }
         return WorldDiff(**diff, problems=self._problems())
 
@@ -99,9 +101,9 @@ class _Diff:
     def _problem(self, part: PartName, side: Side, where: str, what: str) -> None:
         self.problems.append(Problem(part=part, side=side, where=printable(where)[:1000], what=printable(what)[:1000]))
 
-    def _problems(self) -> Listed[Problem]:
+    def _problems(self) -> Problems:
         kept = tuple(self.problems[:MAX_PROBLEMS])
-        return Listed[Problem](entries=kept, n_more=len(self.problems) - len(kept))
+        return Problems(entries=kept, n_more=len(self.problems) - len(kept))
 
     def _changed(self) -> dict[str, Kind]:
         """What differs and is known on both sides."""
@@ -114,15 +116,15 @@ class _Diff:
     def _files(self, paths: Mapping[str, Kind]) -> list[FileChange]:
         return file_changes(list(paths.items())[:MAX_ENTRIES], self.before.files, self.after.files)
 
-    def _documents(self, paths: Mapping[str, Kind], old: Mapping[str, Path], new: Mapping[str, Path]) -> Listed[DocumentChange]:
+    def _documents(self, paths: Mapping[str, Kind], old: Mapping[str, Path], new: Mapping[str, Path]) -> DocumentChanges:
         reader = Reader()
         detailed = [
             reader.detail(change, path, old.get(path), new.get(path))
             for path, change in zip(paths, self._files(paths), strict=False)
         ]
-        return listed(Listed[DocumentChange], detailed, paths.values(), len(paths))
+        return listed(DocumentChanges, detailed, paths.values(), len(paths))
 
-    def _rows(self, paths: Mapping[str, Kind], old: Mapping[str, Path], new: Mapping[str, Path]) -> Listed[RowChange]:
+    def _rows(self, paths: Mapping[str, Kind], old: Mapping[str, Path], new: Mapping[str, Path]) -> RowChanges:
         changes: list[RowChange] = []
         kinds: list[Kind] = []
         for path in (path for path in paths if path.endswith(".jsonl")):
@@ -133,7 +135,7 @@ class _Diff:
             found = row_changes(name, tables[0], tables[1], MAX_ENTRIES - len(changes))
             changes += found.changes
             kinds += found.kinds
-        return listed(Listed[RowChange], changes, kinds, len(kinds))
+        return listed(RowChanges, changes, kinds, len(kinds))
 
     def _table(self, side: Side, state: State, path: str, got: Mapping[str, Path]) -> Any:
         if path in state.files and path not in got:

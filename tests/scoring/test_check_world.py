@@ -13,16 +13,20 @@ from eval_pipeline.domain.world_diff import (
     CellChange,
     Counts,
     DocumentChange,
+    DocumentChanges,
     FileChange,
+    FileChanges,
     FileFacts,
     Hunk,
-    Listed,
     NoteChange,
     PartName,
     Permissions,
     Problem,
+    Problems,
     ReaderChange,
+    ReaderChanges,
     RowChange,
+    RowChanges,
     TextDiff,
     WorldDiff,
 )
@@ -66,10 +70,10 @@ READER = ReaderChange(path="documents/secret.md", gained=("bob", "eve"), lost=()
 
 def made(*problems: PartName, n_more: int = 0) -> WorldDiff:
     return WorldDiff(
-        documents=Listed[DocumentChange](counts=Counts(added=1, changed=1), entries=(LEASE, NOTE), n_more=n_more),
-        rows=Listed[RowChange](counts=Counts(added=1, changed=1), entries=(ROW, ADDED)),
-        permissions=Permissions(effect=Listed[ReaderChange](counts=Counts(changed=1), entries=(READER,))),
-        problems=Listed[Problem](entries=tuple(Problem(part=part, side="after", where="x", what="is bad") for part in problems)),
+        documents=DocumentChanges(counts=Counts(added=1, changed=1), entries=(LEASE, NOTE), n_more=n_more),
+        rows=RowChanges(counts=Counts(added=1, changed=1), entries=(ROW, ADDED)),
+        permissions=Permissions(effect=ReaderChanges(counts=Counts(changed=1), entries=(READER,))),
+        problems=Problems(entries=tuple(Problem(part=part, side="after", where="x", what="is bad") for part in problems)),
     )
 
 
@@ -175,7 +179,7 @@ def test_a_value_that_is_cut_is_no_evidence() -> None:
 
 def test_a_document_that_is_not_compared_inside_is_no_evidence() -> None:
     hidden = LEASE.model_copy(update={"text": None, "notes": (), "unread": "is encrypted"})
-    diff = WorldDiff(documents=Listed[DocumentChange](counts=Counts(changed=1), entries=(hidden,)))
+    diff = WorldDiff(documents=DocumentChanges(counts=Counts(changed=1), entries=(hidden,)))
     assert verdict({"documents": {"changed": "*", "inserted": "ninety"}}, diff) is None
     assert verdict({"documents": {"changed": "*", "only": True}}, diff) == 1
 
@@ -245,11 +249,11 @@ def test_reasons_name_what_changed() -> None:
     )
     assert found.reason == "also changed: 'documents/new/note.md (added)'"
     cells = WorldDiff(
-        documents=Listed[DocumentChange](
+        documents=DocumentChanges(
             counts=Counts(changed=1),
             entries=(LEASE.model_copy(update={"cells": (CellChange(cell="A!B2", before="1", after="2"),)}),),
         ),
-        blobs=Listed[FileChange](
+        blobs=FileChanges(
             counts=Counts(removed=1), entries=(FileChange(path="blobs/x", change="removed", before=OLD, after=None),)
         ),
     )

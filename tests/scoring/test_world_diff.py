@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import random
 import tarfile
 import tempfile
@@ -42,6 +43,7 @@ def diff(
     new = state_bundle(folder / "after.tar.gz", after, **after_more)
     found = world_diff_of(new, old, folder / "world", made)
     assert WorldDiff.model_validate_json(found.model_dump_json()) == found
+    assert pickle.loads(pickle.dumps(found)) == found, "it comes from a worker process"
     assert sorted(path.name for path in folder.iterdir() if path.name != "world") == ["after.tar.gz", "before.tar.gz"]
     return found
 
