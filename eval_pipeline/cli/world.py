@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eval_pipeline.cli.output import Failure, emit, harmless, json_option, table, with_settings
-from eval_pipeline.cli.world_open import close_world, lead_ports, open_world
+from eval_pipeline.cli.world_open import close_world, lead_ports, open_world, save_world
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def command() -> None:
     """Worlds: reproducible matters under worlds_src/worlds/."""
 
 
-for verb in (open_world, lead_ports, close_world):
+for verb in (open_world, lead_ports, save_world, close_world):
     command.add_command(verb)
 
 

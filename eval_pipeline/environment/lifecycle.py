@@ -122,8 +122,8 @@ async def stop_services(sandbox: Sandbox, services: ServicesSpec) -> None:
         await settled(sandbox, UP, DOWN_TIMEOUT_S)
 
 
-async def dump_state(sandbox: Sandbox, manifest: AppManifest) -> float:
-    """The state, below /out/state and nothing else there; the seconds it took. Raises BuildError."""
+async def dump_state(sandbox: Sandbox, manifest: AppManifest, name: str = DUMP) -> float:
+    """The state, below /out/state and nothing else there; the seconds it took. name: a new one for each dump. Raises BuildError."""
     assert manifest.dump is not None
     fresh = 'rm -rf -- "$0" && mkdir -- "$0" && exec "$@"'
-    return await run_command(sandbox, DUMP, ["/bin/sh", "-c", fresh, STATE_DIR, *manifest.dump], timeout_s=DUMP_TIMEOUT_S)
+    return await run_command(sandbox, name, ["/bin/sh", "-c", fresh, STATE_DIR, *manifest.dump], timeout_s=DUMP_TIMEOUT_S)

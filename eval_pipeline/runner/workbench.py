@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from eval_pipeline.domain.app import AppManifest
 from eval_pipeline.domain.ids import sandbox_name
 from eval_pipeline.domain.lock import LockedArm
+from eval_pipeline.domain.world import SnapshotManifest
 from eval_pipeline.environment.layers import AppSource, Prepared
 from eval_pipeline.environment.lifecycle import start_services
 from eval_pipeline.environment.snapshotting import record_snapshot
@@ -18,7 +20,7 @@ from eval_pipeline.host import reachable_root
 from eval_pipeline.runner.services import Services
 from eval_pipeline.sandbox.base import Backend, Resources, Sandbox, SandboxInfo, SandboxSpec
 from eval_pipeline.specs.library import Library
-from eval_pipeline.specs.lock import lock_app, refuse_misfits
+from eval_pipeline.specs.lock import lock_app, read_manifest, refuse_misfits
 from eval_pipeline.store.snapshots import restore
 
 AUTHOR, SHELL, CHECK = "author", "shell", "check"
@@ -105,6 +107,33 @@ async def furnished(
         await sandbox.terminate()
         raise
     return sandbox
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedOn:
+    """What an open sandbox was started with. commit: None for a working tree."""
+
+    manifest: AppManifest
+    commit: str | None
+    digest: str
+    snapshot: SnapshotManifest
+    world_dir: Path
+
+
+def started_on(services: Services, library: Library, info: SandboxInfo) -> StartedOn:
+    """Raises SpecError when the app's tree, or the snapshot, is not there any more."""
+    manifest = read_manifest(library.app_repo(library.only_app()), info.tags["tree"])
+    digest = info.tags["snapshot"]
+    snapshot = services.ledger.snapshots([digest]).get(digest)
+    if snapshot is None:
+        raise SpecError(f"the snapshot {digest[:12]} is not in the ledger any more", hint="close the world and open it again")
+    return StartedOn(
+        manifest=manifest,
+        commit=info.tags["commit"] or None,
+        digest=digest,
+        snapshot=snapshot.manifest,
+        world_dir=restore(snapshot, services.store, reachable_root(services.settings.state_dir) / "worlds"),
+    )
 
 
 async def opened(backend: Backend, installation: str, world: str) -> tuple[SandboxInfo, Sandbox]:

@@ -141,3 +141,9 @@ def _commit_of(scratch: Path, tree: str, repo: Path, parent: str | None = None) 
     gone = f"the app's tree {tree[:12]} is gone from {repo}"
     hint = "a WORKTREE run can be resumed only while git keeps its objects; start it again with --fresh"
     return _text(scratch, *args, problem=gone, hint=hint)
+
+
+def uncommitted(folder: Path) -> list[str] | None:
+    """What differs below the folder from the last commit, as git prints it; None when no repository has the folder."""
+    done = _git(folder, "status", "--porcelain", "--untracked-files=all", "--ignored=matching", "--", ".")
+    return done.stdout.decode("utf-8", "replace").splitlines() if done.returncode == 0 else None
