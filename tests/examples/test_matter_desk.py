@@ -179,6 +179,13 @@ def test_no_tool_shows_a_document_that_may_not_be_read(asking: Ask, endpoint: En
     assert refused == {"error": absent["error"].replace("documents/99-nothing.md", PRIVILEGED)}
 
 
+def test_an_agent_whose_services_are_gone_says_so(cell: Cell, endpoint: Endpoint) -> None:
+    cell.run("bin/down")
+    run = cell.agent(FUEL)
+    assert (run.exit_code, run.result["status"], endpoint.asked) == (1, "error", [])
+    assert "document service" in run.result["error"]
+
+
 # Tools
 
 

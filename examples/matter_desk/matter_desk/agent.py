@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import time
@@ -50,7 +51,10 @@ def main() -> int:
     files = output / "files"
     files.mkdir(parents=True, exist_ok=True)
     with (output / "transcript.jsonl").open("w", encoding="utf-8") as stream:
-        result = run(case, files, Transcript(stream), started)
+        try:
+            result = run(case, files, Transcript(stream), started)
+        except (OSError, http.client.HTTPException) as error:  # of the desk; the model's own are handled where they arise
+            result = Result("error", error=f"the document service is not there: {type(error).__name__}: {error}")
     partial = output / "result.json.part"
     partial.write_text(json.dumps(vars(result)), encoding="utf-8")
     partial.rename(output / "result.json")
