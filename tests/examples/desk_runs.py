@@ -153,7 +153,7 @@ class Machine:
             cell.up()
             yield cell
 
-    async def _admit(self, name: str, pid: int, endpoints: Sequence[str]) -> None:
+    async def _admit(self, name: str, pid: int, endpoints: Sequence[str], local: Sequence[str]) -> None:
         namespace = Path(f"/proc/{pid}/ns/net").stat().st_ino
         server = ThreadingHTTPServer(("", 0), self._endpoints[name].handler(), bind_and_activate=False)
         server.socket.close()
