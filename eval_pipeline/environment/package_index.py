@@ -49,12 +49,17 @@ class BuildEgress:
     notes: tuple[str, ...] = ()
 
 
-def build_egress(manifest: AppManifest, environ: Mapping[str, str] | None = None) -> BuildEgress:
-    """Asks pip and npm, which takes seconds, when `build_egress` has `package-index`. Raises SpecError for what can't be used."""
+def build_egress(
+    manifest: AppManifest, secrets: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None
+) -> BuildEgress:
+    """Asks pip and npm, which takes seconds, when `build_egress` has `package-index`. Raises SpecError for what can't be used.
+
+    secrets: those that the build's commands get by themselves. environ: in which pip and npm are asked; None: ours.
+    """
     named = tuple(entry for entry in manifest.build_egress if entry != PACKAGE_INDEX)
     if PACKAGE_INDEX not in manifest.build_egress:
         return BuildEgress(endpoints=named)
-    found = _Found(dict(os.environ if environ is None else environ), manifest.secrets.build)
+    found = _Found(dict(os.environ if environ is None else environ), dict(secrets or {}))
     _ask_pip(found)
     if (npm := shutil.which("npm", path=found.environ.get("PATH"))) is not None:
         _ask_npm(found, npm)
@@ -66,11 +71,11 @@ def build_egress(manifest: AppManifest, environ: Mapping[str, str] | None = None
 
 
 class _Found:
-    """What is gathered. environ: of the tools that are asked; secrets: the names that reach the build by themselves."""
+    """What is gathered. environ: of the tools that are asked, which know the build's secrets too."""
 
-    def __init__(self, environ: dict[str, str], secrets: Iterable[str]) -> None:
-        self.environ = environ
-        self.secrets = frozenset(secrets)
+    def __init__(self, environ: dict[str, str], secrets: dict[str, str]) -> None:
+        self.environ = environ | secrets
+        self._secrets = frozenset(secrets)
         self.endpoints: list[str] = []
         self.env: dict[str, str] = {}
         self.files: dict[str, bytes] = {}
@@ -80,7 +85,7 @@ class _Found:
         """Those that lead over the network; their endpoints are kept, and `variable` is set to them unless it is a secret."""
         kept = [url for url in urls if self._leads_out(what, variable, url)]
         self.endpoints += map(_endpoint, kept)
-        if kept and not self._is_secret(variable):
+        if kept and variable not in self._secrets:
             self.env[variable] = " ".join(kept)
         return kept
 
@@ -89,15 +94,12 @@ class _Found:
         if parts.scheme not in _PORTS or not parts.hostname:
             self.notes.append(f"{what} {_shown(url)} is a place on this machine: a build sandbox can't reach it")
             return False
-        if "@" in parts.netloc and not self._is_secret(variable):
+        if "@" in parts.netloc and variable not in self._secrets:
             raise SpecError(
                 f"{what} {_shown(url)} carries credentials, which would stand in the build's environment for anybody to read",
                 hint=f"export the address as {variable} and add {variable} to `secrets: {{build: [...]}}` in evals.app.yaml",
             )
         return True
-
-    def _is_secret(self, variable: str) -> bool:
-        return variable in self.secrets and bool(self.environ.get(variable))
 
     def certificate(self, configured: str | None, variables: Iterable[str], *targets: str) -> None:
         path = configured or next((self.environ[name] for name in variables if self.environ.get(name)), None)

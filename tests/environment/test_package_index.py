@@ -116,13 +116,12 @@ def pip_zip() -> bytes:
     return written.getvalue()
 
 
-def manifest(*build_egress: str, secrets: tuple[str, ...] = ()) -> AppManifest:
+def manifest(*build_egress: str) -> AppManifest:
     data = {
         "name": "tiny",
         "image": {"base": "host"},
         "agent": ["x"],
         "build_egress": build_egress,
-        "secrets": {"build": secrets},
     }
     return AppManifest.model_validate(data, strict=False)
 
@@ -143,7 +142,7 @@ async def build_sandbox(site: Site, egress: BuildEgress, pip_zip: bytes) -> Sand
 async def test_the_operators_index_is_reached_by_the_build_and_by_nobody_else(
     state_dir: Path, tmp_path: Path, index: Index, pip_zip: bytes
 ) -> None:
-    egress = build_egress(manifest("package-index"), configured(tmp_path, PIP_INDEX_URL=index.url))
+    egress = build_egress(manifest("package-index"), None, configured(tmp_path, PIP_INDEX_URL=index.url))
     assert egress.endpoints == egress.local == index.endpoints
     async with gateway_site(state_dir) as site:
         build = await build_sandbox(site, egress, pip_zip)
@@ -178,7 +177,7 @@ async def test_a_declared_host_and_port_is_reached_unless_it_is_private(
     state_dir: Path, tmp_path: Path, index: Index, pip_zip: bytes
 ) -> None:
     """An app's author can't open this machine's network; the operator can, for the gateway."""
-    egress = build_egress(manifest(*index.endpoints), configured(tmp_path, PIP_INDEX_URL=index.url))
+    egress = build_egress(manifest(*index.endpoints), None, configured(tmp_path, PIP_INDEX_URL=index.url))
     assert egress == BuildEgress(endpoints=index.endpoints)
     words = ("download", "--no-cache-dir", "--retries", "0", "--index-url", index.url, "--proxy", "http://127.0.0.1:3128", "tiny")
     everything = BuildEgress(endpoints=egress.endpoints, env={"NO_PROXY": "", "no_proxy": ""})
@@ -198,10 +197,10 @@ async def test_a_declared_host_and_port_is_reached_unless_it_is_private(
 def test_credentials_come_as_a_build_secret_or_not_at_all(tmp_path: Path, index: Index) -> None:
     environ = configured(tmp_path, PIP_INDEX_URL=index.url.replace("//", "//me:hunter2@"))
     with pytest.raises(SpecError, match=r"carries credentials") as refused:
-        build_egress(manifest("package-index"), environ)
+        build_egress(manifest("package-index"), None, environ)
     assert "hunter2" not in f"{refused.value} {refused.value.hint}"
     assert "PIP_INDEX_URL" in str(refused.value.hint)
-    egress = build_egress(manifest("package-index", secrets=("PIP_INDEX_URL",)), environ)
+    egress = build_egress(manifest("package-index"), {"PIP_INDEX_URL": environ.pop("PIP_INDEX_URL")}, environ)
     assert egress.endpoints == index.endpoints
     assert "PIP_INDEX_URL" not in egress.env and "hunter2" not in str(egress)
 
@@ -215,7 +214,7 @@ def test_what_is_no_network_place_is_left_out_and_said(tmp_path: Path, index: In
         PIP_TRUSTED_HOST="localhost",
         PIP_CERT=str(Path(__file__)),
     )
-    egress = build_egress(manifest("package-index"), environ)
+    egress = build_egress(manifest("package-index"), None, environ)
     assert egress.endpoints == index.endpoints
     assert egress.env["PIP_EXTRA_INDEX_URL"] == index.url
     assert "PIP_FIND_LINKS" not in egress.env
@@ -227,7 +226,7 @@ def test_what_is_no_network_place_is_left_out_and_said(tmp_path: Path, index: In
 
 
 def test_without_the_word_nobody_is_asked(tmp_path: Path) -> None:
-    assert build_egress(manifest("a.test:1"), {"PATH": str(tmp_path), "PIP_INDEX_URL": "http://a:b@c/"}).endpoints == (
+    assert build_egress(manifest("a.test:1"), None, {"PATH": str(tmp_path), "PIP_INDEX_URL": "http://a:b@c/"}).endpoints == (
         "a.test:1",
     )
 
