@@ -107,7 +107,8 @@ def open_services(settings: Settings, records: Records) -> Generator[Services]:
     secrets = Secrets(settings, records)
 
     def build_means(manifest: AppManifest) -> PhaseMeans:
-        reach = build_egress(manifest)
+        given = secrets.for_build(manifest).values
+        reach = build_egress(manifest, given)
         for note in reach.notes:
             log.warning("%s: %s", manifest.name, note)
         return PhaseMeans(
@@ -115,7 +116,7 @@ def open_services(settings: Settings, records: Records) -> Generator[Services]:
             egress_local=reach.local,
             env=reach.env,
             files=reach.files,
-            secrets=secrets.for_build(manifest).values,
+            secrets=given,
         )
 
     def agent_means(manifest: AppManifest) -> PhaseMeans:
