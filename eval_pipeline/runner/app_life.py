@@ -11,7 +11,6 @@ from eval_pipeline.domain.outcome import ServiceEnd
 from eval_pipeline.environment.lifecycle import dump_state, ended_service, silent_service, start_services
 from eval_pipeline.errors import BuildError
 from eval_pipeline.sandbox.base import CommandState, Phase, Sandbox
-from eval_pipeline.scoring.verdicts import compared_state
 
 _EVERY_S, _GRACE_S, _SETTLE_S, _POLL_S = 1.0, 15.0, 0.5, 0.02
 
@@ -28,9 +27,9 @@ class AppLife:
         self.evidence: dict[str, Any] = {}
 
     @property
-    def state_before(self) -> str | None:
-        """What the dumped state is compared with; None when there is nothing to compare."""
-        return compared_state(self.evidence)
+    def dumped(self) -> bool:
+        """Whether what lies in /out/state is the app's own dump; anything else there may be an agent's."""
+        return "dump_s" in self.evidence
 
     async def start(self, sandbox: Sandbox, env: Mapping[str, str]) -> float | None:
         """Seconds until the services answered; None without any. Raises SandboxError."""

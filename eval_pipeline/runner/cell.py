@@ -156,7 +156,8 @@ class _Attempt:
         return await self._keep(sandbox)
 
     async def _keep(self, sandbox: Sandbox) -> Persisted:
-        return await self.context.persister.persist(sandbox, self.context.experiment, self.key, self._state_before)
+        before = self._state_before if self._app.dumped else None
+        return await self.context.persister.persist(sandbox, self.context.experiment, self.key, before)
 
     def _overran(self, state: CommandState) -> Stop | None:
         """It may have ended by itself while no engine was there to stop it."""
