@@ -252,7 +252,12 @@ class Cell:
         return self._tokens[user]
 
     def agent(
-        self, prompt: str, *, config: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None, **case: Any
+        self,
+        prompt: str,
+        *,
+        config: Mapping[str, Any] | None = None,
+        command: Sequence[str] = ("bin/agent",),
+        **case: Any,
     ) -> Run:
         """One run of the agent; `case` overrides fields of the case file."""
         full: dict[str, Any] = {
@@ -266,7 +271,7 @@ class Cell:
             "output": "/out",
         } | case
         self._machine.do(self.inner.write("/out/case.json", json.dumps(full).encode()))
-        agent = self.start("bin/agent", env={"EVALS_CASE": "/out/case.json", **(env or {})}, secrets=True)
+        agent = self.start(*command, env={"EVALS_CASE": "/out/case.json"}, secrets=True)
         done = self.wait(agent)
         out = self.out()
         assert "result.json" in out, done.err

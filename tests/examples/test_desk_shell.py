@@ -196,3 +196,30 @@ def test_long_output_is_cut(shared: tuple[Cell, Endpoint]) -> None:
     (answer,) = shell(shared, "seq 100000; echo the end")
     assert answer["output"].endswith("the end\n") and "are left out" in answer["output"]
     assert len(answer["output"]) < 20_000
+
+
+WITHOUT_LANDLOCK = """
+import ctypes, errno, os, struct
+from matter_desk import seccomp as s
+code = [s._op(s._LOAD, s._NUMBER), s._op(s._EQUAL, 444, 0, 1), s._op(s._RETURN, s._ERROR | errno.ENOSYS), s._op(s._RETURN, s._ALLOW)]
+code = b"".join(code)
+buffer = ctypes.create_string_buffer(code, len(code))
+libc = ctypes.CDLL(None)
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.prctl(22, 2, struct.pack("HP", len(code) // 8, ctypes.addressof(buffer))) == 0
+os.execv("bin/agent", ["bin/agent"])
+"""
+
+
+def test_a_kernel_without_landlock_offers_no_shell_and_says_why(machine: Machine, harbour: Path) -> None:
+    offered: list[set[str]] = []
+    notes: list[list[str]] = []
+    for command in (("bin/agent",), ("python3", "-c", WITHOUT_LANDLOCK)):
+        endpoint = Endpoint(script=[calling("run_shell", command="echo hello"), said("done")])
+        with machine.desk(harbour, endpoint=endpoint) as cell:
+            run = cell.agent("?", command=command)
+        offered.append({tool["function"]["name"] for tool in endpoint.asked[0][1]["tools"]})
+        notes.append([event["note"] for event in run.of("note")])
+    assert offered[0] - offered[1] == {"run_shell"} and offered[1] < offered[0]
+    assert notes[0] == [] and "no Landlock" in notes[1][0]
+    assert "there is no tool" in tool_results(run)[0]["error"]

@@ -219,6 +219,28 @@ def test_what_a_model_gets_wrong_is_told_to_it(asking: Ask, endpoint: Endpoint) 
     assert run.result["status"] == "ok"
 
 
+def test_the_tools_change_the_matter_as_the_user(cell: Cell, endpoint: Endpoint) -> None:
+    letter = "documents/12-disclosure-letter.docx"
+    endpoint.script += [
+        calling("create_document", path="documents/30-reply.docx", content="# Reply\n\nWe agree to the draft."),
+        calling("edit_docx", path="documents/30-reply.docx", action="track", find="agree", text="object"),
+        calling("edit_docx", path=letter, action="comment", find="no such words", text="?"),
+        calling("save_review", document=letter, column="dated", value="yes"),
+        calling("save_review", document=PRIVILEGED, column="dated", value="yes"),
+        calling("list_records", table="tabular_reviews"),
+        calling("list_records", table="secrets"),
+        calling("read_document", path="documents/30-reply.docx"),
+        said("done"),
+    ]
+    made, edited, not_edited, saved, not_saved, listed, no_table, read = tool_results(cell.agent("?"))
+    assert (made["version"], edited["version"]) == (1, 2)
+    assert "does not stand" in not_edited["error"]
+    assert (saved["reviewed_by"], saved["column"]) == ("m.lindqvist", "dated")
+    assert "may read" in not_saved["error"] and "no table" in no_table["error"]
+    assert saved in listed["records"]
+    assert "We object to the draft." in read["text"]
+
+
 def test_a_deliverable_is_asked_for_and_written(asking: Ask, endpoint: Endpoint) -> None:
     run = asking("Which prepayment fee is due on a prepayment of the facility?", deliverables=["memo.md"])
     assert b"1.25 per cent" in run.files["memo.md"]
