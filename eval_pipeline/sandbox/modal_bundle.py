@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import gzip
+import io
+import json
 import os
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from eval_pipeline.sandbox.base import Collected
+from eval_pipeline.sandbox.base import SKIPPED_NAME, STATE_DIR, Collected, world_path
 
 MAX_BYTES = 1 << 30
 MAX_DEPTH = 64
 MAX_ENTRIES = 200_000
 MAX_SKIPPED = 1000
+_STATE = os.fsencode(STATE_DIR.removeprefix("/out/") + "/")
 _KINDS = {
     "l": "a symbolic link",
     "p": "a FIFO",
@@ -28,9 +31,9 @@ _KINDS = {
 
 @dataclass
 class Choice:
-    """What of a listing is fetched, in the bundle's order: path -> permissions of a file, None of a directory."""
+    """What of a listing is fetched, in the bundle's order."""
 
-    wanted: dict[bytes, int | None] = field(default_factory=dict[bytes, int | None])
+    wanted: list[bytes] = field(default_factory=list[bytes])
     skipped: dict[str, str] = field(default_factory=dict[str, str])
     size_bytes: int = 0
 
@@ -45,29 +48,49 @@ class Choice:
         return b"".join(b"./" + path + b"\0" for path in self.wanted)
 
 
+@dataclass(frozen=True)
+class _Entry:
+    kind: str
+    mode: int
+    size: int
+    path: bytes
+    target: bytes = b""
+
+
 def choose(listing: bytes) -> Choice:
-    """From records `kind mode size path`, each ended by a NUL."""
+    """From records `kind mode size path`, each ended by a NUL; after a link's comes where it leads."""
     choice = Choice()
-    records = [record.split(b" ", 3) for record in listing.split(b"\0")[:-1]]
-    if len(records) > MAX_ENTRIES:
+    entries = list(_entries(listing))
+    if len(entries) > MAX_ENTRIES:
         choice.skip(b"./", "holds more entries than the bundle has left")
-    for kind, mode, size, path in sorted(records[:MAX_ENTRIES], key=lambda record: record[3].split(b"/")):
-        _consider(choice, kind.decode(), int(mode, 8), int(size), path)
+    for entry in sorted(entries[:MAX_ENTRIES], key=lambda entry: entry.path.split(b"/")):
+        _consider(choice, entry)
     return choice
 
 
-def _consider(choice: Choice, kind: str, mode: int, size: int, path: bytes) -> None:
-    if kind == "d" and path.count(b"/") + 1 >= MAX_DEPTH:
+def _entries(listing: bytes) -> Iterator[_Entry]:
+    fields = iter(listing.split(b"\0")[:-1])
+    for record in fields:
+        kind, mode, size, path = record.split(b" ", 3)
+        yield _Entry(kind.decode(), int(mode, 8), int(size), path, next(fields, b"") if kind == b"l" else b"")
+
+
+def _consider(choice: Choice, entry: _Entry) -> None:
+    path = entry.path
+    if entry.kind == "d" and path.count(b"/") + 1 >= MAX_DEPTH:
         choice.skip(path, f"deeper than {MAX_DEPTH} directories")
-    elif kind == "d":
-        choice.wanted[path] = None
-    elif kind != "f":
-        choice.skip(path, _KINDS.get(kind, "not a regular file"))
-    elif choice.size_bytes + size > MAX_BYTES:
-        choice.skip(path, f"too large: {size} bytes, the bundle holds {MAX_BYTES}")
+    elif entry.kind == "l" and path.startswith(_STATE):
+        if world_path(os.fsdecode(entry.target)) is None:
+            choice.skip(path, "a symbolic link that does not lead to a plain path below /world")
+        else:
+            choice.wanted.append(path)
+    elif entry.kind not in "df":
+        choice.skip(path, _KINDS.get(entry.kind, "not a regular file"))
+    elif choice.size_bytes + entry.size > MAX_BYTES and entry.kind == "f":
+        choice.skip(path, f"too large: {entry.size} bytes, the bundle holds {MAX_BYTES}")
     else:
-        choice.wanted[path] = mode
-        choice.size_bytes += size
+        choice.wanted.append(path)
+        choice.size_bytes += entry.size if entry.kind == "f" else 0
 
 
 def write(dest: Path, choice: Choice, out: IO[bytes], logs: IO[bytes]) -> Collected:
@@ -91,7 +114,7 @@ def _write(raw: IO[bytes], choice: Choice, out: IO[bytes], logs: IO[bytes]) -> C
         gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=1, mtime=0) as zipped,
         tarfile.TarFile(fileobj=zipped, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape") as tar,
     ):
-        left = dict(choice.wanted)
+        left = dict.fromkeys(choice.wanted)
         for prefix, stream in (("out", out), ("logs", logs)):
             for member, content in _members(stream):
                 path = os.fsencode(member.name.removeprefix("./"))
@@ -105,6 +128,11 @@ def _write(raw: IO[bytes], choice: Choice, out: IO[bytes], logs: IO[bytes]) -> C
                 size_bytes += info.size
         for path in left:
             choice.skip(path, "was gone, or could not be opened")
+        if choice.skipped:
+            told = json.dumps(choice.skipped).encode()
+            info = tarfile.TarInfo(SKIPPED_NAME)
+            info.size = len(told)
+            tar.addfile(info, io.BytesIO(told))
     return Collected(n_files=n_files, size_bytes=size_bytes, skipped=choice.skipped)
 
 
@@ -116,7 +144,7 @@ def _members(stream: IO[bytes]) -> Iterable[tuple[tarfile.TarInfo, IO[bytes] | N
     with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors="surrogateescape") as archive:
         for member in archive:
             archive.members.clear()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
-            if member.isreg() or member.isdir():
+            if member.isreg() or member.isdir() or (member.issym() and world_path(member.linkname) is not None):
                 yield member, archive.extractfile(member) if member.isreg() else None
 
 
@@ -124,6 +152,8 @@ def _plain(member: tarfile.TarInfo, name: str) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     if member.isdir():
         info.type, info.mode = tarfile.DIRTYPE, 0o755
+    elif member.issym():
+        info.type, info.linkname = tarfile.SYMTYPE, member.linkname
     else:
         info.size, info.mode = member.size, 0o755 if member.mode & 0o100 else 0o644
     return info

@@ -140,7 +140,7 @@ class ModalSandbox:
         return done.stdout
 
     async def collect(self, dest: Path) -> Collected:
-        listing = await self._as_user(scripts.LIST, str(bundle.MAX_ENTRIES + 1), str(bundle.MAX_DEPTH))
+        listing = await self._as_user(scripts.LIST, str(2 * bundle.MAX_ENTRIES + 2), str(bundle.MAX_DEPTH))
         if listing.code != 0:
             raise SandboxError(f"the output of {self.name} can't be listed: {listing.complaint}")
         choice = await asyncio.to_thread(bundle.choose, listing.stdout)

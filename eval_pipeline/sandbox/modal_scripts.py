@@ -91,10 +91,11 @@ if [ "$0" = read ]; then exec head -c "$2" "./$path"; fi
 tail -c "+$3" "./$path" | head -c "$2"
 """
 
-# As the user. $0: entries, $1: depth. One record an entry: kind, permissions, size, path; X is a directory that can't be entered
+# As the user. $0: entries, $1: depth. One record an entry: kind, permissions, size, path; X is a directory that can't be entered,
+# and after a link's record comes where it leads
 LIST = f"""chmod u+rwx {OUTPUT_DIR}; cd {OUTPUT_DIR} || exit 5
 find . -mindepth 1 -maxdepth "$1" \\( -type d ! \\( -readable -executable \\) -printf 'X %m %s %P\\0' -prune \\
-  -o -printf '%y %m %s %P\\0' \\) | head -z -n "$0"
+  -o -type l -printf 'l %m %s %P\\0%l\\0' -o -printf '%y %m %s %P\\0' \\) | head -z -n "$0"
 """
 
 # $0: the directory; stdin: names to take, each ended by a NUL
