@@ -15,7 +15,7 @@ from eval_pipeline.errors import SpecError
 class ModalSettings:
     """environment, region: None is what Modal's own configuration says. runtime: `vm` has a kernel of its own, `gvisor` has not.
 
-    max_sandboxes: at once, from one process.
+    max_sandboxes: at once, from one process. creates_per_s: of the whole installation.
     """
 
     app: str = "evals"
@@ -23,6 +23,7 @@ class ModalSettings:
     region: str | None = None
     runtime: Literal["vm", "gvisor"] = "vm"
     max_sandboxes: int = 1000
+    creates_per_s: float = 5.0
 
 
 UNSAFE_VARIABLE = "EVALS_UNSAFE_NO_ISOLATION"
@@ -108,7 +109,18 @@ def _modal(env: Mapping[str, str]) -> ModalSettings:
         region=env.get("EVALS_MODAL_REGION") or None,
         runtime=cast(Literal["vm", "gvisor"], runtime),
         max_sandboxes=int(most),
+        creates_per_s=_rate(env.get("EVALS_MODAL_CREATES_PER_S") or "5"),
     )
+
+
+def _rate(value: str) -> float:
+    try:
+        rate = float(value)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise SpecError(f"EVALS_MODAL_CREATES_PER_S is {value!r}", hint="set it to a number of sandboxes a second")
+    return rate
 
 
 def _permitted(value: str) -> bool:

@@ -10,19 +10,25 @@ from eval_pipeline.settings import Settings
 
 @click.group()
 def command() -> None:
-    """Sandboxes on this machine."""
+    """Sandboxes on this machine, or on Modal."""
+
+
+backend_option = click.option(
+    "--backend", type=click.Choice(["local", "modal"]), default="local", show_default=True, help="Where to look."
+)
 
 
 @command.command("list")
+@backend_option
 @json_option
 @with_settings
-def list_sandboxes(settings: Settings, as_json: bool) -> None:
-    """All sandboxes here; those of another installation are shown and never touched."""
+def list_sandboxes(settings: Settings, backend: str, as_json: bool) -> None:
+    """All sandboxes there; those of another installation are shown and never touched."""
     from eval_pipeline.runner.reaper import survey
     from eval_pipeline.store.records import open_records
 
     with open_records(settings) as records:
-        found = asyncio.run(survey(settings, records))
+        found = asyncio.run(survey(settings, records, backend))
     rows = [
         {
             "sandbox": s.info.name,
@@ -38,15 +44,16 @@ def list_sandboxes(settings: Settings, as_json: bool) -> None:
 
 
 @command.command("reap")
+@backend_option
 @json_option
 @with_settings
-def reap(settings: Settings, as_json: bool) -> None:
+def reap(settings: Settings, backend: str, as_json: bool) -> None:
     """End this installation's sandboxes that no open attempt and no build owns."""
     from eval_pipeline.runner.reaper import reap as reap_all
     from eval_pipeline.store.records import open_records
 
     with open_records(settings) as records:
-        names = asyncio.run(reap_all(settings, records))
+        names = asyncio.run(reap_all(settings, records, backend))
     emit(
         {"reaped": names}, as_json, lambda: click.echo(f"{len(names)} sandboxes ended" + "".join(f"\n  {name}" for name in names))
     )

@@ -60,7 +60,7 @@ def run_experiment(settings: Settings, experiment_id: str, keys: list[str]) -> i
             scored = _execute(instance, "score_experiment", experiment, experiment.id)
         n_done = records.views.tallies(experiment.id)[experiment.id].n_done
         if not records.leases.living():
-            asyncio.run(reap(settings, records))  # what a crash left; nobody is making a sandbox now
+            asyncio.run(reap(settings, records, experiment.run.backend))  # what a crash left; nobody is making a sandbox now
     return 0 if scored and n_done == experiment.n_cells else 1
 
 

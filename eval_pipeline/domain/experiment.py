@@ -58,7 +58,7 @@ class ExperimentSpec(Spec):
     trials: Annotated[int, Field(ge=1)] = 1
     baseline: Slug | None = None
     policy: Policy = "clip_cell"
-    backend: Literal["local"] = "local"
+    backend: Literal["local", "modal"] = "local"
     budget: Budget | None = None
     judge: JudgeSpec | None = None
     seed: int = 0

@@ -26,7 +26,7 @@ while [ $n -lt 40 ]; do
   left=
   for p in /proc/[0-9]*; do
     pid=${p#/proc/}
-    [ "$pid" = 1 ] || [ "$pid" = $$ ] || ! read -r stat <"$p/stat" || case $stat in
+    [ "$pid" = 1 ] || [ "$pid" = $$ ] || [ ! -O "$p" ] || ! read -r stat <"$p/stat" || case $stat in
       *") Z "*) ;;
       *) read -r name <"$p/comm" && left="$left $name" ;;
     esac

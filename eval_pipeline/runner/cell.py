@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 AGENT = "agent"
 GRACE_S = 5.0
-_POLL_MIN_S, _POLL_MAX_S = 0.02, 1.0
+_POLL_MIN_S = 0.02
 _RETRY_BASE_S = 0.2
 _SETTLE_S = 10.0
 _PERSIST_PAUSES_S = (1.0, 5.0)
@@ -119,7 +119,7 @@ class _Attempt:
     async def finish(self, result: AttemptResult, *, last: bool) -> None:
         """Durable first, then the sandbox ends: what can't be ended, or a crash in between, is left to the reaper."""
         held = {"isolation": isolation(self.context.backend)}
-        if self.arm.manifest.egress:
+        if self._sees_egress:
             held |= await asyncio.to_thread(refused, self.context.gateway, self.attempt.sandbox)
         result = replace(result, evidence={**self._app.evidence, **result.evidence, **held})
         await asyncio.to_thread(self.context.ledger.finish_attempt, self.claim, self.attempt.id, result, last=last)
@@ -176,7 +176,7 @@ class _Attempt:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + left_s + GRACE_S
         meter = Meter(self.case.limits, self.context.prices, self.started_at)
-        pause_s = _POLL_MIN_S
+        pause_s = self.context.backend.poll_s / 50
         while True:
             state = await sandbox.state(AGENT)
             if state.phase is Phase.LOST:
@@ -193,7 +193,7 @@ class _Attempt:
                 await sandbox.stop(AGENT)
                 return await _settled(sandbox), stop
             await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 1.3, _POLL_MAX_S)
+            pause_s = min(pause_s * 1.3, self.context.backend.poll_s)
 
     def _stop_if_cancelled(self) -> None:
         if self.context.cancelled():
@@ -227,9 +227,14 @@ class _Attempt:
             return None if self.arm.manifest.egress else Decimal(0)
         return self.context.prices.cost(usages, self.started_at.date())
 
+    @property
+    def _sees_egress(self) -> bool:
+        """Whether our own proxy stands between the agent and the world, and keeps a record."""
+        return bool(self.arm.manifest.egress) and "egress" not in self.context.backend.missing
+
     def _faults(self) -> list[str]:
         gateway, attempt = self.context.gateway, self.attempt
-        if not self.arm.manifest.egress:
+        if not self._sees_egress:
             return []
         faults = [
             f"the proxy could not reach {event.host}:{event.port}: {event.error}"

@@ -203,11 +203,12 @@ class Engine:
 
     def _context(self, world_dirs: dict[str, Path]) -> CellContext:
         services = self.services
+        backend, layers = services.backends.named(self.experiment.run.backend)
         return CellContext(
             experiment=self.experiment,
             ledger=services.ledger,
-            backend=services.backend,
-            layers=services.layers,
+            backend=backend,
+            layers=layers,
             source=app_source(self.experiment),
             world_dirs=world_dirs,
             persister=services.persister,

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eval_pipeline.environment.building import in_progress
-from eval_pipeline.runner.services import build_locks
+from eval_pipeline.runner.backends import backend_named, build_locks
 from eval_pipeline.runner.workbench import kept
-from eval_pipeline.sandbox.base import SandboxInfo
-from eval_pipeline.sandbox.local.backend import LocalBackend
+from eval_pipeline.sandbox.base import Backend, SandboxInfo
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.records import Records
 
@@ -22,9 +21,12 @@ class Found:
     owner: str
 
 
-async def survey(settings: Settings, records: Records) -> list[Found]:
+async def survey(settings: Settings, records: Records, backend: str = "local") -> list[Found]:
+    return await _survey(settings, records, backend_named(backend, settings, records))
+
+
+async def _survey(settings: Settings, records: Records, backend: Backend) -> list[Found]:
     installation = records.ledger.installation_id()
-    backend = LocalBackend(installation, settings.state_dir, None)
     infos = await backend.list()
     owned = records.views.open_sandboxes()
     locks = build_locks(settings)
@@ -42,12 +44,12 @@ def _owner(info: SandboxInfo, installation: str, owned: set[str], locks: Path) -
     return "build" if layer is not None and in_progress(locks, layer) else "nobody"
 
 
-async def reap(settings: Settings, records: Records) -> list[str]:
+async def reap(settings: Settings, records: Records, backend: str = "local") -> list[str]:
     """End what nobody owns; returns the names. Listed first, asked second: a sandbox's attempt is written before it is made."""
-    backend = LocalBackend(records.ledger.installation_id(), settings.state_dir, None)
+    asked = backend_named(backend, settings, records)
     ended: list[str] = []
-    for found in await survey(settings, records):
-        sandbox = await backend.find(found.info.name) if found.owner == "nobody" else None
+    for found in await _survey(settings, records, asked):
+        sandbox = await asked.find(found.info.name) if found.owner == "nobody" else None
         if sandbox is not None:
             await sandbox.terminate()
             ended.append(found.info.name)

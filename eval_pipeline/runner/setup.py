@@ -13,6 +13,7 @@ from eval_pipeline.environment.layers import Prepared
 from eval_pipeline.errors import SandboxLost
 from eval_pipeline.runner.app_life import AppLife
 from eval_pipeline.runner.context import CellContext
+from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.sandbox.base import OUTPUT_DIR, RUN_DIR, WORLD_DIR, Resources, Sandbox, SandboxSpec
 from eval_pipeline.store.ledger import Claim, OpenAttempt
 from eval_pipeline.vault.delivery import Delivered
@@ -50,17 +51,19 @@ async def set_up(context: CellContext, claim: Claim, attempt: OpenAttempt, app: 
 
 
 def _spec(context: CellContext, claim: Claim, attempt: OpenAttempt, prepared: Prepared, secrets: Delivered) -> SandboxSpec:
-    manifest = context.experiment.run.arm(CellKey.parse(claim.key).arm).manifest
+    key, run = CellKey.parse(claim.key), context.experiment.run
+    manifest = run.arm(key.arm).manifest
     return SandboxSpec(
         name=attempt.sandbox,
         installation=context.installation,
         tags={"purpose": "cell", "cell": claim.key, "attempt": str(attempt.number), "stands_on": prepared.key},
         layers=prepared.layers,
         world=prepared.world_dir,
-        files={CASE_FILE: case_json(context, CellKey.parse(claim.key))},
+        files={CASE_FILE: case_json(context, key)},
         secrets=secrets.values,
         egress=manifest.egress,
         resources=Resources(**manifest.resources.model_dump()),
+        lifetime_s=modal_plan.lifetime_s(run.case(key.case_name).limits.wall_s),
     )
 
 

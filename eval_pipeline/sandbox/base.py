@@ -246,6 +246,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def poll_s(self) -> float:
+        """The longest pause between two looks at a command that this backend bears from all who look through it now."""
+        ...
+
+    @property
     def missing(self) -> Mapping[str, str]:
         """Guarantees of this contract that do not hold here -> why."""
         ...

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from eval_pipeline.sandbox.modal_client import Cloud, Machine
 
 BUILD_TAG = ("purpose", "build")
+_REPEATED = {"build", "state"}  # begun anew in a fresh machine, so one that was lost does not keep its name
 INSTALLATION, NAME = "evals-installation", "evals-name"
 SNAPSHOT_TTL = timedelta(days=30)
-_MARGIN = timedelta(days=1)
+SNAPSHOT_KEPT = SNAPSHOT_TTL - timedelta(days=1)
 _SNAPSHOT_TIMEOUT_S = 600
 _CONNECTING = 64
 _THROTTLED_S = (1.0, 60.0)
@@ -53,6 +54,14 @@ class LayerRefs(Protocol):
         ...
 
     def remove(self, key: str) -> None: ...
+
+    def gone(self, ref: str) -> None:
+        """Modal has it no more."""
+        ...
+
+
+def place_of(settings: ModalSettings) -> str:
+    return f"{settings.environment or 'default'}/{settings.app}"
 
 
 async def unthrottled() -> None:
@@ -96,7 +105,7 @@ class ModalBackend:
 
     @property
     def place(self) -> str:
-        return f"{self._settings.environment or 'default'}/{self._settings.app}"
+        return place_of(self._settings)
 
     @property
     def missing(self) -> Mapping[str, str]:
@@ -110,7 +119,7 @@ class ModalBackend:
     async def get_or_create(self, spec: SandboxSpec) -> Sandbox:
         script.check_spec(spec)
         scripts.check_values("a secret", [*spec.secrets.values()])
-        domains = plan.domains(spec.egress)
+        domains = plan.domains(spec.egress, spec.egress_local)
         lifetime_s = plan.check_lifetime(spec.name, spec.lifetime_s or plan.MAX_LIFETIME_S)
         async with self._connecting:
             machine = await self._last(spec) or await self._create(spec, domains, lifetime_s)
@@ -122,7 +131,9 @@ class ModalBackend:
     async def _last(self, spec: SandboxSpec) -> Machine | None:
         """Who has the name. One that was lost keeps it, so that nobody goes on in a fresh machine as if it were the old one."""
         found = await self.cloud.named(spec.name, ended=True)
-        if found is None or (await found.ended() and await found.was_told_to_end()):
+        if found is None:
+            return None
+        if await found.ended() and (_REPEATED & {spec.tags.get("purpose")} or await found.was_told_to_end()):
             return None
         return await self._adopted(found, spec)
 
@@ -166,6 +177,7 @@ class ModalBackend:
                 if (found := await self.cloud.named(spec.name)) is not None:
                     return await self._adopted(found, spec)
             except ImageGone:
+                await asyncio.to_thread(self._refs.gone, wanted.image)
                 raise
             except Throttled:
                 if tried == _THROTTLED_TRIES - 1:
@@ -236,7 +248,7 @@ class ModalBackend:
             raise SandboxError(f"{sandbox.name} can't be sealed as {key}: {done.complaint}")
         ttl_s = int(SNAPSHOT_TTL.total_seconds())
         ref = await sandbox.patiently(lambda: sandbox.machine.snapshot(ttl_s, _SNAPSHOT_TIMEOUT_S))
-        return self._refs.put(script.check_key(key), ref, datetime.now(UTC) + SNAPSHOT_TTL - _MARGIN)
+        return self._refs.put(script.check_key(key), ref, datetime.now(UTC) + SNAPSHOT_KEPT)
 
     def layer(self, key: str) -> str | None:
         return self._refs.get(script.check_key(key))
@@ -252,7 +264,7 @@ class ModalBackend:
         if dockerfile is not None and requirements is not None:
             raise SpecError("a Dockerfile installs its own requirements")
         commands = [] if dockerfile is not None else _host_commands(requirements)
-        python = f"python:{sys.version_info.major}.{sys.version_info.minor}-slim-bookworm"
+        python = f"python:{sys.version_info.major}.{sys.version_info.minor}-bookworm"
         parts = [str(_RECIPE_FORMAT), scripts.PREPARE, *commands, (dockerfile or b"").decode(), python if not dockerfile else ""]
         key = f"base-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}"
         if (known := self._refs.get(key)) is not None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from eval_pipeline.errors import SpecError
 
 MAX_LIFETIME_S = 24 * 3600
 MAX_DOMAINS = 100
+AROUND_AGENT_S = 3600.0
+STAND_IN = "stand-in"
 MODEL_STAND_IN = "model-stand-in:80"
 """The endpoint of this machine's own gateway: nothing on Modal leads there, so it is left out of an allowlist."""
 
 MISSING = {
-    "egress": "hosts are matched by the name in the TLS greeting, on port 443; names resolve to anybody, and no attempt is recorded",
+    "egress": "no attempt to reach a host is recorded; hosts are matched by the name in the TLS greeting, on port 443; names resolve to anybody",
     "disk": "Modal does not cap what a sandbox writes at disk_mib, nor tell",
     "memory": "Modal ends what exceeds memory_mib and does not tell it from another end",
     "pids": "Modal does not cap the number of processes, nor tell",
@@ -22,8 +24,13 @@ MISSING = {
 }
 
 
-def domains(endpoints: Iterable[str]) -> list[str] | None:
-    """The allowlist for `endpoints` (`host:port`); None when none is left: no network at all. Raises SpecError."""
+def domains(endpoints: Collection[str], local: Iterable[str] = ()) -> list[str] | None:
+    """The allowlist for `endpoints` (`host:port`); None when none is left: no network at all. Raises SpecError.
+
+    local: those with a private address, which nothing on Modal reaches.
+    """
+    if private := sorted(set(endpoints) & set(local)):
+        raise SpecError(f"egress to {', '.join(private)}: that address is private, and nothing on Modal leads there")
     named: list[str] = []
     for endpoint in endpoints:
         host, _, port = endpoint.rpartition(":")
@@ -39,6 +46,24 @@ def domains(endpoints: Iterable[str]) -> list[str] | None:
     if len(set(named)) > MAX_DOMAINS:
         raise SpecError(f"egress to {len(set(named))} hosts; Modal's allowlist takes {MAX_DOMAINS}")
     return sorted(set(named)) or None
+
+
+def refuse(who: str, egress: Collection[str], model: object) -> None:
+    """Raises SpecError for an arm whose agent could not reach there what it may reach."""
+    if MODEL_STAND_IN in egress and model == STAND_IN:
+        raise SpecError(
+            f"{who} uses the model {STAND_IN!r}, which answers on this machine alone",
+            hint="name a real model, or use `backend: local`",
+        )
+    try:
+        domains(egress)
+    except SpecError as error:
+        raise SpecError(f"{who}: {error}", hint=error.hint) from None
+
+
+def lifetime_s(wall_s: float) -> float:
+    """Of a cell's sandbox: the agent's time, and what services, the dump and the bundle may take around it."""
+    return wall_s + AROUND_AGENT_S
 
 
 def _is_address(host: str) -> bool:

@@ -14,6 +14,7 @@ from eval_pipeline.domain.experiment import WORKTREE, ArmSpec, ExperimentSpec
 from eval_pipeline.domain.lock import LockedArm, LockedCase, RunLock, ScoredCase, ScoreLock
 from eval_pipeline.domain.world import WorldSpec
 from eval_pipeline.errors import SpecError
+from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.specs import git
 from eval_pipeline.specs.library import Library
 from eval_pipeline.specs.yaml_file import Location, YamlFile, parse_model
@@ -43,6 +44,11 @@ def lock_experiment(library: Library, path: Path) -> Locked:
     for index, arm in enumerate(arms):
         with _placed(file, ("arms", index)):
             refuse_misfits(f"arm {arm.name!r}", arm, spec.backend, [library.world(name).spec for name in worlds])
+            if spec.backend == "modal":
+                modal_plan.refuse(f"arm {arm.name!r}", arm.manifest.egress, arm.config.get("model"))
+    if spec.backend == "modal":
+        for case in cases:
+            modal_plan.check_lifetime(f"the case {case.name}", modal_plan.lifetime_s(case.spec.limits.wall_s))
     run = RunLock(
         name=spec.name,
         app=app.name,
@@ -138,6 +144,13 @@ _UNSUPPORTED: dict[str, Sequence[tuple[Callable[[AppManifest], str | None], str,
             lambda manifest: manifest.services.compose if manifest.services else None,
             "`services.compose` can't run on the backend `local`: its sandboxes share this machine's kernel and hold no engine",
             "start the same programs as plain processes with `services: {up: [...], ready: [...]}`, or use a backend of virtual machines",
+        ),
+    ),
+    "modal": (
+        (
+            lambda manifest: manifest.services.compose if manifest.services else None,
+            "`services.compose` can't run on the backend `modal`: nothing starts an engine there",
+            "start the same programs as plain processes with `services: {up: [...], ready: [...]}`",
         ),
     ),
 }

@@ -39,6 +39,14 @@ engines = sa.Table(
     sa.Column("ended_at", Time),
 )
 
+buckets = sa.Table(
+    "buckets",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("tokens", sa.Double, nullable=False),  # below 0: taken before they are there
+    sa.Column("counted_at", Time, nullable=False),
+)
+
 limits = sa.Table(
     "limits", metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("value", sa.Integer, nullable=False)
 )

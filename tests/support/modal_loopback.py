@@ -85,6 +85,10 @@ class FileRefs:
         with exclusive(self._path.with_suffix(".lock")):
             self._write({name: one for name, one in self._read().items() if name != key})
 
+    def gone(self, ref: str) -> None:
+        with exclusive(self._path.with_suffix(".lock")):
+            self._write({name: one for name, one in self._read().items() if one["ref"] != ref})
+
     def _read(self) -> dict[str, Any]:
         return json.loads(self._path.read_text()) if self._path.exists() else {}
 

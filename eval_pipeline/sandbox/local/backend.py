@@ -69,6 +69,10 @@ class LocalBackend:
         return f"{self._places.inside.uid} {self._places.inside.gid}"
 
     @property
+    def poll_s(self) -> float:
+        return 1.0
+
+    @property
     def missing(self) -> Mapping[str, str]:
         return guarantees.missing(self.guarantees)
 

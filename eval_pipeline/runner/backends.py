@@ -1,0 +1,99 @@
+"""The backends that experiments name, each with its layers, made when the first experiment asks for it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eval_pipeline.domain.app import AppManifest
+from eval_pipeline.environment.images import PhaseMeans
+from eval_pipeline.environment.layers import Layers
+from eval_pipeline.environment.package_index import build_egress
+from eval_pipeline.gateway.client import Gateway
+from eval_pipeline.sandbox.base import Backend
+from eval_pipeline.settings import Settings
+from eval_pipeline.store.artifacts import ArtifactStore
+from eval_pipeline.store.layers import LayerRows
+from eval_pipeline.store.records import Records
+
+if TYPE_CHECKING:
+    from eval_pipeline.sandbox.modal import ModalBackend
+    from eval_pipeline.vault.delivery import Secrets
+
+log = logging.getLogger(__name__)
+
+
+def build_locks(settings: Settings) -> Path:
+    return settings.state_dir / "locks"
+
+
+def local_backend(settings: Settings, installation: str, gateway: Gateway | None = None) -> Backend:
+    """gateway None: a sandbox that asks for egress is refused."""
+    from eval_pipeline.sandbox.local.backend import Egress, LocalBackend
+
+    egress = None if gateway is None else Egress(admit=gateway.admit, release=gateway.release)
+    return LocalBackend(installation, settings.state_dir, egress, unsafe=settings.unsafe_no_isolation)
+
+
+def modal_backend(settings: Settings, records: Records, installation: str) -> ModalBackend:
+    from eval_pipeline.sandbox.modal import SNAPSHOT_KEPT, ModalBackend, place_of
+    from eval_pipeline.store.buckets import Bucket
+    from eval_pipeline.store.layer_refs import LedgerRefs
+
+    per_s = settings.modal.creates_per_s
+    creates = Bucket(records.database, "modal creates", per_s=per_s, burst=max(1.0, per_s))
+    rows = LayerRows(records.database, ModalBackend.name, place_of(settings.modal))
+    return ModalBackend(installation, settings.modal, LedgerRefs(rows, SNAPSHOT_KEPT), creates.take)
+
+
+def backend_named(name: str, settings: Settings, records: Records, gateway: Gateway | None = None) -> Backend:
+    installation = records.ledger.installation_id()
+    if name == "modal":
+        return modal_backend(settings, records, installation)
+    return local_backend(settings, installation, gateway)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backends:
+    settings: Settings
+    records: Records
+    store: ArtifactStore
+    gateway: Gateway
+    secrets: Secrets
+    _made: dict[str, tuple[Backend, Layers]] = field(default_factory=dict[str, "tuple[Backend, Layers]"])
+
+    def named(self, name: str) -> tuple[Backend, Layers]:
+        if name not in self._made:
+            backend = backend_named(name, self.settings, self.records, self.gateway)
+            self._made[name] = backend, self._layers(backend)
+        return self._made[name]
+
+    def _layers(self, backend: Backend) -> Layers:
+        return Layers(
+            backend,
+            LayerRows(self.records.database, backend.name, backend.place),
+            self.store,
+            self.records.ledger.installation_id(),
+            build_locks(self.settings),
+            self.settings.state_dir / "tmp",
+            build_means=self._build_means,
+            agent_means=self._agent_means,
+        )
+
+    def _build_means(self, manifest: AppManifest) -> PhaseMeans:
+        given = self.secrets.for_build(manifest).values
+        reach = build_egress(manifest, given)
+        for note in reach.notes:
+            log.warning("%s: %s", manifest.name, note)
+        return PhaseMeans(
+            egress=reach.endpoints,
+            egress_local=reach.local,
+            env=reach.env,
+            files=reach.files,
+            secrets=given,
+        )
+
+    def _agent_means(self, manifest: AppManifest) -> PhaseMeans:
+        return PhaseMeans(egress=manifest.egress, secrets=self.secrets.for_agent(manifest).values)

@@ -1,0 +1,37 @@
+"""Token buckets by Postgres' clock: how often the whole installation may do something, whichever process does it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from eval_pipeline.store.database import Database
+from eval_pipeline.store.schema import buckets
+
+
+class Bucket:
+    """`per_s` on average, `burst` at once. A token may be taken before it is there: whoever takes it waits for it."""
+
+    def __init__(self, database: Database, name: str, *, per_s: float, burst: float) -> None:
+        self._database = database
+        self._name = name
+        self._per_s = per_s
+        self._burst = burst
+
+    async def take(self) -> None:
+        wait_s = await asyncio.to_thread(self._take)
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+
+    def _take(self) -> float:
+        """Seconds until the token that was taken is there."""
+        now = sa.func.clock_timestamp()
+        passed_s = sa.func.greatest(0, sa.extract("epoch", now - buckets.c.counted_at))
+        refilled = sa.func.least(self._burst, buckets.c.tokens + self._per_s * passed_s)
+        first = {"name": self._name, "tokens": self._burst - 1, "counted_at": now}
+        change = insert(buckets).values(first)
+        change = change.on_conflict_do_update(index_elements=["name"], set_={"tokens": refilled - 1, "counted_at": now})
+        left = self._database.run(lambda c: c.execute(change.returning(buckets.c.tokens)).scalar_one())
+        return max(0.0, -left / self._per_s)

@@ -1,0 +1,84 @@
+"""A whole experiment on Modal, through the command line; the Modal is the loopback one, the sandboxes are real."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from support.modal_loopback import LoopbackModal
+from support.places import short_dir
+from support.project import Project
+
+pytestmark = pytest.mark.slow
+APP = "e2e"
+
+
+@pytest.fixture
+def project(modal_server: LoopbackModal, shared_state: Path) -> Generator[Project]:
+    with short_dir() as root:
+        yield Project(root, shared_state, {"EVALS_MODAL_APP": APP, "EVALS_MODAL_CREATES_PER_S": "50"})
+
+
+def cell_sandbox(server: LoopbackModal, before: set[str]) -> str | None:
+    """The name of a new one that an agent has."""
+    found = [one for one in server.sandboxes(APP) if one["id"] not in before and one["tags"].get("purpose") == "cell"]
+    return found[0]["name"] if found else None
+
+
+def running(project: Project, name: str, count: int) -> None:
+    project.wait_for(lambda: project.evals("experiment", "status", name)["states"].get("running") == count)
+
+
+def test_an_experiment_runs_on_modal_and_leaves_nothing(project: Project, modal_server: LoopbackModal) -> None:
+    project.manifest(restore=["bin/restore"], build=["bin/build"])
+    project.commit(
+        {
+            "bin/build": "#!/bin/sh\necho built >/app/built\n",
+            "bin/restore": "#!/bin/sh\ncp -r /world/documents /app/restored\n",
+        }
+    )
+    project.agent(
+        'test "$(cat built restored/lease.txt)" = "built\nThe notice period is 60 days." && id -u >"$EVALS_OUTPUT/uid" && answer yes'
+    )
+    project.case()
+    project.case("other")
+    project.experiment("cloud", backend="modal", trials=2)
+    name = project.run("cloud")["experiment"]
+    cells = project.cells(name)
+    assert [(cell["state"], cell["score"]) for cell in cells] == [("done", 1.0)] * 4
+    ours = modal_server.sandboxes(APP)
+    assert [one["name"] for one in ours if one["alive"] or one["folder"]] == []
+    agents = [one for one in ours if one["tags"].get("purpose") == "cell"]
+    assert len(agents) == 4
+    assert {(one["runtime"], one["timeout_s"], one["memory_mib"], one["network"]) for one in agents} == {("vm", 4500, 1024, 2)}
+    assert project.evals("sandbox", "list", "--backend", "modal") == []
+
+
+def test_a_lost_worker_is_our_fault_and_the_cell_is_tried_again(project: Project, modal_server: LoopbackModal) -> None:
+    project.agent("sleep 2; answer yes")
+    project.case()
+    project.experiment("lost", backend="modal")
+    before = {one["id"] for one in modal_server.sandboxes(APP)}
+    started = project.start("experiment", "run", "lost", "--wait")
+    modal_server.lose(project.wait_for(lambda: cell_sandbox(modal_server, before)))
+    _, errors = started.communicate(timeout=100)
+    assert started.returncode == 0, errors
+    (name,) = [row["experiment"] for row in project.evals("experiment", "list") if row["experiment"].startswith("lost-")]
+    (cell,) = project.cells(name)
+    assert [attempt["outcome"] for attempt in cell["attempts"]] == ["infra_failure", "ok"]
+    assert "SandboxLost" in cell["attempts"][0]["error"]
+
+
+@pytest.mark.long
+def test_another_engine_goes_on_with_what_a_killed_one_began(project: Project, modal_server: LoopbackModal) -> None:
+    project.agent("sleep 6; answer yes")
+    project.case()
+    project.experiment("killed", backend="modal")
+    name = project.evals("experiment", "run", "killed")["experiment"]
+    running(project, name, 1)
+    project.kill_engines(name)
+    project.run("killed")
+    (cell,) = project.cells(name)
+    assert [attempt["outcome"] for attempt in cell["attempts"]] == ["ok"]
+    assert [one["name"] for one in modal_server.sandboxes(APP) if one["alive"]] == []
