@@ -4,14 +4,14 @@ import json
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from eval_pipeline.cli.diffs import diff_lines, summary_line
-from eval_pipeline.cli.output import emit, harmless, json_option, note, shown, table, with_settings
+from eval_pipeline.cli.output import emit, harmless, json_option, note, shown, starts_sandboxes, table, with_settings
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -97,6 +97,38 @@ def logs(settings: Settings, key: str, transcript: bool, as_json: bool) -> None:
             note(f"error: {harmless(cell.error)}")
 
     emit({"cell": str(cell.key), "logs": texts}, as_json, people)
+
+
+@command.command("shell")
+@click.argument("key")
+@click.argument("argv", nargs=-1)
+@click.option("--egress", is_flag=True, help="Let it reach what the agent could; secrets are never in it.")
+@click.option("--live", is_flag=True, help="In the sandbox of the cell that runs now, within its limits and beside its agent.")
+@json_option
+@with_settings
+@starts_sandboxes
+def shell(settings: Settings, key: str, argv: tuple[str, ...], egress: bool, live: bool, as_json: bool) -> int:
+    """A shell in a fresh sandbox made as the cell's, with what the cell left below /out. `-- COMMAND` in place of a shell.
+
+    Piped input works: echo 'ls /app' | evals cell shell KEY. The exit code is the shell's; with --json its output goes to stderr.
+    """
+    import asyncio
+
+    from eval_pipeline.runner.cell_shell import cell_shell
+
+    with _cell(settings, key) as cell:
+        where = cell.view.attempts[-1].sandbox if cell.view.attempts else None
+        bundle = next(
+            (a.bundle for a in [cell.counted, *reversed(cell.view.attempts)] if a is not None and a.bundle is not None), None
+        )
+        parsed = cell.key
+    ended = asyncio.run(
+        cell_shell(
+            settings, parsed, bundle=bundle, running=where if live else None, live=live, egress=egress, argv=argv, quiet=as_json
+        )
+    )
+    emit({"cell": str(parsed), **asdict(ended)}, as_json, lambda: None)
+    return ended.exit_code
 
 
 @command.command("files")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eval_pipeline.domain.ids import CellKey
+from eval_pipeline.domain.lock import RunLock
 from eval_pipeline.environment.layers import Prepared
 from eval_pipeline.errors import SandboxLost
 from eval_pipeline.runner.app_life import AppLife
@@ -59,7 +60,7 @@ def _spec(context: CellContext, claim: Claim, attempt: OpenAttempt, prepared: Pr
         tags={"purpose": "cell", "cell": claim.key, "attempt": str(attempt.number), "stands_on": prepared.key},
         layers=prepared.layers,
         world=prepared.world_dir,
-        files={CASE_FILE: case_json(context, key)},
+        files={CASE_FILE: case_json(context.experiment.run, key)},
         secrets=secrets.values,
         egress=manifest.egress,
         resources=Resources(**manifest.resources.model_dump()),
@@ -67,9 +68,8 @@ def _spec(context: CellContext, claim: Claim, attempt: OpenAttempt, prepared: Pr
     )
 
 
-def case_json(context: CellContext, key: CellKey) -> bytes:
+def case_json(run: RunLock, key: CellKey) -> bytes:
     """What the agent is told. Never the rubric, the reference or the arm's name."""
-    run = context.experiment.run
     case = run.case(key.case_name)
     data: dict[str, Any] = {
         "prompt": case.prompt,

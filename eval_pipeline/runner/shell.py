@@ -28,7 +28,7 @@ _SERVER = Path(eval_pipeline.sandbox.__file__).with_name("shell_server.py")
 _CHUNK = 65536
 _START_TIMEOUT_S = 20.0
 _POLL_S = 0.02
-_STDIN, _STDOUT, _STDERR = 0, 1, 2
+_STDIN, STDOUT, STDERR = 0, 1, 2
 
 _Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -40,9 +40,14 @@ class ShellEnd:
     exit_code: int | None
 
 
-async def run_shell(sandbox: Sandbox, *, env: Mapping[str, str], workdir: str, command: Sequence[str] = SHELL) -> ShellEnd:
-    """Our standard input, output and error are the shell's until it ends. Raises SandboxError when none can be started."""
-    at_terminal = os.isatty(_STDIN) and os.isatty(_STDOUT)
+async def run_shell(
+    sandbox: Sandbox, *, env: Mapping[str, str], workdir: str, command: Sequence[str] = SHELL, output: int = STDOUT
+) -> ShellEnd:
+    """Our standard input and error are the shell's until it ends, and `output` is what it prints to.
+
+    It has a terminal where we have one on both sides. Raises SandboxError when no shell can be started.
+    """
+    at_terminal = os.isatty(_STDIN) and output == STDOUT and os.isatty(STDOUT)
     token, command_id = secrets.token_hex(16), f"shell.{secrets.token_hex(4)}"
     argv = ["python3", "-c", _SERVER.read_text(), token, "tty" if at_terminal else "pipe", *command]
     terminal = {"TERM": os.environ.get("TERM", "dumb")} if at_terminal else {}
@@ -50,7 +55,7 @@ async def run_shell(sandbox: Sandbox, *, env: Mapping[str, str], workdir: str, c
     try:
         port = await _port(sandbox, command_id)
         async with sandbox.forward(port) as address, _lines(address, token, "dc" if at_terminal else "dec") as lines:
-            return await (_at_terminal(lines) if at_terminal else _on_pipes(lines))
+            return await (_at_terminal(lines) if at_terminal else _on_pipes(lines, output))
     finally:
         await sandbox.stop(command_id)
 
@@ -80,8 +85,8 @@ async def _lines(address: Address, token: str, letters: str) -> AsyncGenerator[d
         yield lines
 
 
-async def _on_pipes(lines: dict[str, _Line]) -> ShellEnd:
-    outputs = [_copy(lines["d"][0], _STDOUT), _copy(lines["e"][0], _STDERR)]
+async def _on_pipes(lines: dict[str, _Line], output: int) -> ShellEnd:
+    outputs = [_copy(lines["d"][0], output), _copy(lines["e"][0], STDERR)]
     return await _until_end(lines, outputs)
 
 
@@ -92,7 +97,7 @@ async def _at_terminal(lines: dict[str, _Line]) -> ShellEnd:
     tell_size()
     try:
         with _raw_terminal():
-            return await _until_end(lines, [_copy(lines["d"][0], _STDOUT)])
+            return await _until_end(lines, [_copy(lines["d"][0], STDOUT)])
     finally:
         loop.remove_signal_handler(signal.SIGWINCH)
 
@@ -139,7 +144,7 @@ def _read_stdin(loop: asyncio.AbstractEventLoop, take: Callable[[bytes], None]) 
 
 
 def _window_size() -> bytes:
-    rows, columns, _, _ = struct.unpack("HHHH", fcntl.ioctl(_STDOUT, termios.TIOCGWINSZ, b"\0" * 8))
+    rows, columns, _, _ = struct.unpack("HHHH", fcntl.ioctl(STDOUT, termios.TIOCGWINSZ, b"\0" * 8))
     return f"{rows} {columns}\n".encode()
 
 
@@ -148,7 +153,7 @@ def _raw_terminal() -> Generator[None]:
     before = termios.tcgetattr(_STDIN)
     sys.stdout.flush()
     try:
-        tty.setraw(_STDIN)
+        tty.setraw(_STDIN, termios.TCSADRAIN)  # what was typed ahead stays
         yield
     finally:
         termios.tcsetattr(_STDIN, termios.TCSADRAIN, before)
