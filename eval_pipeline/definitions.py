@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from eval_pipeline.defs.app_image import app_image, build_app_image_hourly, image_job
 from eval_pipeline.defs.asset_checks import completeness, infra_rate
 from eval_pipeline.defs.assets import cell_results, leaderboard, scored_table, world_snapshots
 from eval_pipeline.defs.automation import repair_records, results_job, score_finished_experiments, snapshot_job
@@ -10,11 +11,11 @@ from eval_pipeline.defs.runs import rerun_failed_cells, run_cells
 from eval_pipeline.defs.secrets import sandbox_secrets, secrets_job, sync_secrets_hourly
 
 defs = dg.Definitions(
-    assets=[world_snapshots, sandbox_secrets, cell_results, scored_table, leaderboard],
+    assets=[world_snapshots, sandbox_secrets, app_image, cell_results, scored_table, leaderboard],
     asset_checks=[completeness, infra_rate],
-    jobs=[snapshot_job, secrets_job, run_cells, rerun_failed_cells, results_job],
+    jobs=[snapshot_job, secrets_job, image_job, run_cells, rerun_failed_cells, results_job],
     sensors=[score_finished_experiments, repair_records],
-    schedules=[sync_secrets_hourly],
+    schedules=[sync_secrets_hourly, build_app_image_hourly],
     resources={"evals": EvalsResource()},
     executor=dg.in_process_executor,
 )

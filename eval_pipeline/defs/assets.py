@@ -36,6 +36,7 @@ def world_snapshots(context: dg.AssetExecutionContext, evals: EvalsResource) -> 
             deps=[
                 dg.AssetDep(world_snapshots, partition_mapping=LINEAGE_ONLY),
                 "sandbox_secrets",
+                "app_image",
             ],
             description=(
                 "One independent run a partition, `experiment/world.case/arm/trial`: an isolated sandbox, the agent, its stored output. "

@@ -172,7 +172,7 @@ def describe(records: Records, experiment: ExperimentRow, keys: Sequence[str]) -
                 asset_key=CELL_RESULTS,
                 partition=str(cell.key),
                 metadata=_metadata(cell),
-                tags={"dagster/data_version": f"attempt-{cell.counted.id}", **unchanged_by("sandbox_secrets")},
+                tags={"dagster/data_version": f"attempt-{cell.counted.id}", **unchanged_by("sandbox_secrets", "app_image")},
             ),
             cell.counted.id,
         )

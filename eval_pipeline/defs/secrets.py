@@ -9,6 +9,7 @@ from eval_pipeline.defs.assets import OWNERS
 from eval_pipeline.defs.automation import FIRST
 from eval_pipeline.defs.partitions import UNCHANGING
 from eval_pipeline.defs.resources import EvalsResource
+from eval_pipeline.defs.unfinished import unfinished_run
 from eval_pipeline.vault.delivery import Secrets, SecretStatus, SyncReport
 
 MAX_UNSEEN_S = 2 * 3600.0
@@ -96,19 +97,9 @@ secrets_job = dg.define_asset_job(
     "sync_secrets", selection=[sandbox_secrets], tags=FIRST, description="Read the declared secrets from their sources."
 )
 
-_UNFINISHED = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
-
 
 @dg.schedule(job=secrets_job, cron_schedule="7 * * * *", default_status=dg.DefaultScheduleStatus.RUNNING)
 def sync_secrets_hourly(context: dg.ScheduleEvaluationContext) -> Any:
     """Hourly; left out while the run before has not ended."""
-    unfinished = context.instance.get_run_records(dg.RunsFilter(job_name=secrets_job.name, statuses=_UNFINISHED), limit=1)
-    if unfinished:
-        return dg.SkipReason(f"run {unfinished[0].dagster_run.run_id} has not ended")
-    return dg.RunRequest()
+    run = unfinished_run(context.instance, secrets_job.name)
+    return dg.RunRequest() if run is None else dg.SkipReason(f"run {run} has not ended")

@@ -84,7 +84,7 @@ class Builder:
 
     async def once(self, key: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What `make` returns, called by one at a time, also of several processes, and in this one not again once it went well."""
-        return await self.shared(key, lambda: self._locked(key, make))
+        return await self.shared(key, lambda: self.alone(key, make))
 
     async def shared(self, key: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The same within this process only."""
@@ -99,7 +99,8 @@ class Builder:
         if task.cancelled() or task.exception() is not None:
             self._tasks.pop(key, None)
 
-    async def _locked(self, key: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def alone(self, key: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What `make` returns, called while no other holds the key: in this process or in another of this place."""
         self._lock_dir.mkdir(parents=True, exist_ok=True)
         handle = os.open(_lock_file(self._lock_dir, key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -169,7 +170,7 @@ async def _require_quiet(sandbox: Sandbox, after: str) -> None:
 
 
 def in_progress(lock_dir: Path, key: str) -> bool:
-    """Whether some process builds this layer now."""
+    """Whether some process builds this layer, or does what the key names, now."""
     try:
         handle = os.open(_lock_file(lock_dir, key), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -56,14 +56,14 @@ class Layers:
         self._store = store
         self._scratch = scratch
         self._agent_means = agent_means
-        self._book = LayerBook(backend, rows)
-        self._builder = Builder(backend, installation, lock_dir)
-        self.images = Images(backend, self._book, self._builder, build_means)
+        self.book = LayerBook(backend, rows)
+        self.builder = Builder(backend, installation, lock_dir)
+        self.images = Images(backend, self.book, self.builder, build_means)
 
     async def prepared(self, source: AppSource, arm: LockedArm, world_digest: str, world_dir: Path) -> Prepared:
         """Raises BuildError with the end of the log when one of the app's commands fails."""
         asked = digest([arm.tree, arm.manifest.model_dump(mode="json"), world_digest])
-        return await self._builder.shared(asked, lambda: self._prepared(source, arm, world_digest, world_dir))
+        return await self.builder.shared(asked, lambda: self._prepared(source, arm, world_digest, world_dir))
 
     async def _prepared(self, source: AppSource, arm: LockedArm, world_digest: str, world_dir: Path) -> Prepared:
         base = await self.images.base(source, arm.tree, arm.manifest)
@@ -71,8 +71,8 @@ class Layers:
             row = await self.images.runtime(source, arm)
         else:
             row = await self._restored(source, arm, base, world_digest, world_dir)
-        chain = await self._book.chain(row)
-        await asyncio.to_thread(self._book.rows.used, [layer.key for layer in chain])
+        chain = await self.book.chain(row)
+        await asyncio.to_thread(self.book.rows.used, [layer.key for layer in chain])
         return Prepared(
             key=row.key,
             layers=(base.ref, *(layer.ref for layer in chain)),
@@ -88,19 +88,19 @@ class Layers:
         key = digest([PREPARED, base.key, arm.tree, how, world_digest])
 
         async def make() -> LayerRow:
-            if (known := await self._book.known(key)) is not None:
+            if (known := await self.book.known(key)) is not None:
                 return known
             runtime = await self.images.runtime(source, arm)
             build = Build(
                 key=key,
                 app=manifest.name,
-                parents=[base.ref, *(layer.ref for layer in await self._book.chain(runtime))],
+                parents=[base.ref, *(layer.ref for layer in await self.book.chain(runtime))],
                 steps=[] if manifest.restore is None else [Step(name="restore", argv=manifest.restore)],
                 resources=manifest.resources,
                 world=world_dir,
             )
-            built = await self._builder.build(build)
-            return await self._book.record(
+            built = await self.builder.build(build)
+            return await self.book.record(
                 PREPARED,
                 key,
                 built.ref,
@@ -114,13 +114,13 @@ class Layers:
                 state=None if manifest.dump is None else await self._state(build, built.ref, manifest),
             )
 
-        return await self._builder.once(key, make)
+        return await self.builder.once(key, make)
 
     async def _state(self, build: Build, ref: str, manifest: AppManifest) -> str:
         """The app's own dump of the prepared layer, before any agent: services up, dumped, collected."""
         secrets = self._agent_means(manifest).secrets
         above = replace(build, parents=[*build.parents, ref], steps=(), secrets=secrets)
-        sandbox = await self._builder.fresh_sandbox(above, purpose="state")
+        sandbox = await self.builder.fresh_sandbox(above, purpose="state")
         try:
             if manifest.services is not None:
                 await start_services(sandbox, manifest.services, {})

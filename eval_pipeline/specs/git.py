@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from eval_pipeline.errors import SpecError
@@ -94,6 +94,12 @@ def commits_between(repo: Path, old: str, new: str) -> int | None:
     """How many commits `new` is ahead of `old`; None when git can't say."""
     done = _git(repo, "rev-list", "--count", f"{old}..{new}")
     return int(done.stdout) if done.returncode == 0 else None
+
+
+def nearest_ancestor(repo: Path, commit: str, among: Collection[str]) -> str | None:
+    """The one of `among` that git comes to first on its way back from `commit`, itself included; None when it comes to none."""
+    done = _git(repo, "rev-list", "--topo-order", commit)
+    return next((one for one in done.stdout.decode().split() if one in among), None) if done.returncode == 0 else None
 
 
 def distance(repo: Path, ancestor: str, commit: str) -> int | None:

@@ -291,6 +291,11 @@ class Ledger:
         query = sa.select(snapshots).where(snapshots.c.digest.in_(list(digests)))
         return {row.digest: read_snapshot(row) for row in self._run(lambda c: c.execute(query).all())}
 
+    def world_names(self, digests: Iterable[str]) -> dict[str, str]:
+        """Snapshot digest -> its world, for those that were packed."""
+        query = sa.select(snapshots.c.digest, snapshots.c.world).where(snapshots.c.digest.in_(set(digests)))
+        return {row.digest: row.world for row in self._run(lambda c: c.execute(query).all())}
+
 
 def _open_attempts(c: sa.Connection, keys: Sequence[str]) -> dict[str, OpenAttempt]:
     query = sa.select(attempts).where(attempts.c.cell_key.in_(keys), attempts.c.ended_at.is_(None)).order_by(attempts.c.number)

@@ -72,6 +72,18 @@ class Bench:
         records = self.instance.fetch_materializations(filters, limit=100).records
         return [record.asset_materialization for record in records if record.asset_materialization]
 
+    def staleness(self, cell: str) -> tuple[str, list[Any]]:
+        """As the UI works it out."""
+        import dagster as dg
+        from dagster._core.definitions.data_version import CachingStaleStatusResolver
+        from dagster._core.loader import LoadingContextForTest
+
+        from eval_pipeline.definitions import defs
+
+        resolver = CachingStaleStatusResolver(self.instance, defs.resolve_asset_graph(), LoadingContextForTest(self.instance))
+        key = dg.AssetKey("cell_results")
+        return resolver.get_status(key, cell).value, list(resolver.get_stale_causes(key, cell))
+
     def attempts(self, experiment: str) -> dict[str, int]:
         return {cell["cell"]: len(cell["attempts"]) for cell in self.project.cells(experiment)}
 

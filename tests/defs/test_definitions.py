@@ -53,6 +53,7 @@ def test_every_asset_says_what_it_is_and_whose() -> None:
     assert {key.to_user_string() for key in keys} == {
         "world_snapshots",
         "sandbox_secrets",
+        "app_image",
         "cell_results",
         "scored_table",
         "leaderboard",
@@ -60,13 +61,13 @@ def test_every_asset_says_what_it_is_and_whose() -> None:
     for key in keys:
         node = graph.get(key)
         assert node.group_name != "default" and node.owners and node.description and node.kinds, key
-        assert (node.partitions_def is None) == (key.to_user_string() == "sandbox_secrets"), key
+        assert (node.partitions_def is None) == (key.to_user_string() in ("sandbox_secrets", "app_image")), key
 
 
 def test_every_job_says_what_it_does() -> None:
     from eval_pipeline.definitions import defs
 
-    for name in ("snapshot_worlds", "sync_secrets", "run_cells", "rerun_failed_cells", "score_experiment"):
+    for name in ("snapshot_worlds", "sync_secrets", "build_app_image", "run_cells", "rerun_failed_cells", "score_experiment"):
         assert defs.resolve_job_def(name).description, name
 
 
@@ -75,7 +76,8 @@ def test_checks_of_results_are_partitioned_by_experiment() -> None:
 
     graph = defs.resolve_asset_graph()
     checks = {key.name: graph.get(key) for key in graph.asset_check_keys}
-    assert set(checks) == {"completeness", "infra_rate", "secret_age"}
-    assert checks.pop("secret_age").partitions_def is None
+    assert set(checks) == {"completeness", "infra_rate", "secret_age", "image_is_current"}
+    for name in ("secret_age", "image_is_current"):
+        assert checks.pop(name).partitions_def is None
     for check in checks.values():
         assert check.partitions_def is not None and check.partitions_def.name == "experiments"

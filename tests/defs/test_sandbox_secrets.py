@@ -49,19 +49,6 @@ def check(result: dg.ExecuteInProcessResult) -> tuple[bool, list[str]]:
     return found.passed, stale
 
 
-def staleness(bench: Bench, cell: str) -> tuple[str, list[Any]]:
-    """As the UI works it out."""
-    import dagster as dg
-    from dagster._core.definitions.data_version import CachingStaleStatusResolver
-    from dagster._core.loader import LoadingContextForTest
-
-    from eval_pipeline.definitions import defs
-
-    resolver = CachingStaleStatusResolver(bench.instance, defs.resolve_asset_graph(), LoadingContextForTest(bench.instance))
-    key = dg.AssetKey("cell_results")
-    return resolver.get_status(key, cell).value, list(resolver.get_stale_causes(key, cell))
-
-
 def test_names_versions_and_ages_are_shown_and_no_value(keyed: Bench) -> None:
     result = sync(keyed)
     assert result.success and check(result) == (True, [])
@@ -97,7 +84,7 @@ def test_a_missing_one_fails_the_asset_and_warns_once_its_version_is_old(keyed: 
     # cells are tied to the sync in lineage alone: it makes no result out of date
     write(keyed, "INDEX_KEY=canary-3\nMODEL_KEY=canary-4\n")
     assert sync(keyed).success
-    assert staleness(keyed, cell["cell"]) == ("FRESH", [])
+    assert keyed.staleness(cell["cell"]) == ("FRESH", [])
     assert keyed.materialize(cell["cell"]).success
     assert keyed.attempts(name) == {cell["cell"]: 1}
 

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from eval_pipeline.cli.output import emit, json_option, note, starts_sandboxes, table, with_settings
+from eval_pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from eval_pipeline.store.layers import LayerRow
+
+
+@click.group()
+def command() -> None:
+    """What cells stand on: images of the app, runtimes (another commit's delta), prepared layers (with a world restored)."""
+
+
+@command.command("list")
+@json_option
+@with_settings
+def list_images(settings: Settings, as_json: bool) -> None:
+    """Every layer of this machine, newest first."""
+    from eval_pipeline.host import host_identity
+    from eval_pipeline.store.layers import LayerRows
+    from eval_pipeline.store.records import open_records
+
+    with open_records(settings) as records:
+        layers = LayerRows(records.database, "local", host_identity(settings.state_dir).place).all()
+        worlds = records.ledger.world_names(row.world for row in layers if row.world is not None)
+    rows = [_row(row, worlds) for row in layers]
+    emit(rows, as_json, lambda: _show(rows))
+
+
+@command.command("build")
+@click.option("--ref", metavar="REF|WORKTREE", help="The app at this revision; its branch when it is not given.")
+@json_option
+@with_settings
+@starts_sandboxes
+def build(settings: Settings, ref: str | None, as_json: bool) -> None:
+    """Build the whole image of the app, as the hourly run does; nothing happens when it is there."""
+    from eval_pipeline.cli.launch import require_isolation
+    from eval_pipeline.runner.app_image import build_image
+    from eval_pipeline.runner.services import open_services
+    from eval_pipeline.specs.library import Library
+    from eval_pipeline.store.records import open_records
+
+    require_isolation(settings)
+    with open_records(settings) as records, open_services(settings, records) as services:
+        made = asyncio.run(build_image(services, Library(settings.worlds_dir), ref))
+    data = _row(made.row, {}) | {"commit": made.head.arm.commit, "built": made.built, "digest": made.row.digest}
+    seconds = "" if made.row.built_s is None else f" in {made.row.built_s:.1f} s"
+    said = f"built{seconds}" if made.built else "was there"
+    emit(
+        data, as_json, lambda: click.echo(f"the image of {made.row.app} at {_commit(data['commit'])} {said}: {made.row.key[:12]}")
+    )
+
+
+def _row(row: LayerRow, worlds: dict[str, str]) -> dict[str, Any]:
+    return {
+        "key": row.key,
+        "kind": row.kind,
+        "app": row.app,
+        "commit": row.commit,
+        "tree": row.tree,
+        "world": None if row.world is None else worlds.get(row.world, row.world[:12]),
+        "size_bytes": row.size_bytes,
+        "built_s": row.built_s,
+        "created_at": row.created_at,
+        "used_at": row.used_at,
+    }
+
+
+def _commit(commit: str | None) -> str:
+    return commit[:12] if commit else "the working tree"
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        note("no layer has been built here: the first cell builds what it needs, `evals image build` an image ahead of it")
+        return
+    columns = ["kind", "app", "commit", "world", "MiB", "age", "last used", "key"]
+    cells = [
+        [
+            row["kind"],
+            row["app"],
+            _commit(row["commit"]),
+            row["world"],
+            None if row["size_bytes"] is None else f"{row['size_bytes'] / 2**20:.1f}",
+            ago(row["created_at"]),
+            ago(row["used_at"]),
+            row["key"][:12],
+        ]
+        for row in rows
+    ]
+    table(columns, cells, right=["MiB"])
+
+
+def ago(moment: datetime | None) -> str | None:
+    if moment is None:
+        return None
+    seconds = (datetime.now(UTC) - moment).total_seconds()
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit} ago"
+    return f"{max(0.0, seconds):.0f} s ago"
