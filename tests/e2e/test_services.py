@@ -46,7 +46,7 @@ esac
 """
 )
 
-RESTORE = "#!/bin/sh\nmkdir -p /srv && cp -r /world/documents /srv/documents\n"
+RESTORE = "#!/bin/sh\nmkdir -p /srv && cp -r /world/documents /srv/documents && chmod -R u+w /srv\n"
 DUMP = '#!/bin/sh\n[ ! -f /srv/broken ] || { echo "no state" >&2; exit 4; }\n[ -f /tmp/serves ] && cp -r /srv/documents "$1/documents"\n'
 READY = "#!/bin/sh\n[ -f /tmp/serves ] || { echo nobody answers >&2; exit 1; }\n"
 PARTS = {"bin/up": UP, "bin/ready": READY, "bin/restore": RESTORE, "bin/dump": DUMP}
