@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from environment.workshop import TOKEN, Workshop
+from support.places import short_dir
 
 from eval_pipeline.errors import BuildError
 from eval_pipeline.store.layers import IMAGE, PREPARED, RUNTIME
@@ -28,9 +29,16 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(scope="module")
+def shop_state() -> Generator[Path]:
+    """One base layer for all."""
+    with short_dir() as folder:
+        yield folder
+
+
 @pytest.fixture
-def shop(state_dir: Path, database_url: str) -> Generator[Workshop]:
-    made = Workshop(state_dir, database_url)
+def shop(shop_state: Path, state_dir: Path, database_url: str) -> Generator[Workshop]:
+    made = Workshop(state_dir, shop_state, database_url)
     yield made
     made.database.close()
 
@@ -105,8 +113,8 @@ async def test_a_working_tree_runs_as_it_is(shop: Workshop) -> None:
     assert await shop.sh(prepared, "cat f new; ls ignored 2>/dev/null") == "23"
 
 
-async def test_nothing_but_the_apps_folder_travels(state_dir: Path, database_url: str) -> None:
-    shop = Workshop(state_dir, database_url, path="services/app")
+async def test_nothing_but_the_apps_folder_travels(shop_state: Path, state_dir: Path, database_url: str) -> None:
+    shop = Workshop(state_dir, shop_state, database_url, path="services/app")
     (shop.repo / "rubric.yaml").write_text("the answer is 42\n")
     (shop.app / "old").write_text("a secret of yesterday\n")
     old = shop.commit({}, reset=["true"])
@@ -146,6 +154,7 @@ async def test_a_restore_that_fails_is_no_layer(shop: Workshop, script: str, sai
 async def test_a_builder_killed_halfway_leaves_nothing_that_counts(shop: Workshop) -> None:
     commit = shop.commit({"bin/restore": f"mkdir -p /srv && {TOKEN} >> /srv/token && sleep 2 && {TOKEN} >> /srv/token && touch /srv/whole"},
                          restore=["bin/restore"])  # fmt: skip
+    digest, folder = shop.world("w")
     script = f"""
 import asyncio
 from pathlib import Path
@@ -164,11 +173,9 @@ rows = LayerRows(Database({shop.database.url!r}), "local", backend.place)
 tree = git.tree_of(repo, {commit!r}, ".")
 arm = LockedArm(name="a", ref="x", commit={commit!r}, tree=tree, manifest=read_manifest(repo, tree), config={{}})
 layers = Layers(backend, rows, LocalArtifacts(state / "artifacts"), "shop", state / "locks", state / "tmp")
-world = state / "worlds" / "w"
-asyncio.run(layers.prepared(AppSource(repo=repo, path="."), arm, "w" * 8, world))
+world = Path({str(folder)!r})
+asyncio.run(layers.prepared(AppSource(repo=repo, path="."), arm, {digest!r}, world))
 """
-    digest, folder = shop.world("w")
-    assert digest == "w" * 8
     child = subprocess.Popen([sys.executable, "-c", script])
     deadline = time.monotonic() + 60
     while not list(shop.state_dir.glob("sandboxes/*/disk/u/srv/token")):
@@ -193,7 +200,7 @@ async def test_the_state_before_any_agent_is_kept(shop: Workshop) -> None:
     prepared = await shop.layers().prepared(shop.source(commit), shop.arm(commit), *shop.world("w"))
     again = await shop.layers().prepared(shop.source(commit), shop.arm(commit), *shop.world("w"))
     assert prepared.state is not None and again == prepared
-    packed = shop.state_dir / "state.tar.gz"
+    packed = shop.root / "state.tar.gz"
     shop.store.fetch(prepared.state, packed)
     with tarfile.open(packed) as archive:
         member = archive.extractfile("out/state/documents/m")

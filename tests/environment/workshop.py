@@ -28,14 +28,19 @@ TOKEN = "head -c 12 /dev/urandom | od -An -tx1 | tr -d ' \\n'"
 
 
 class Workshop:
-    """`repo` holds the app at `path`. Every call of `layers` is what another process would have."""
+    """`repo` holds the app at `path`. Every call of `layers` is what another process would have.
 
-    def __init__(self, state_dir: Path, database_url: str, path: str = ".") -> None:
+    state_dir may be shared: what is built here is like nothing another one built.
+    """
+
+    def __init__(self, root: Path, state_dir: Path, database_url: str, path: str = ".") -> None:
+        self.root = root
         self.state_dir = state_dir
-        self.repo = state_dir / "repo"
+        self.repo = root / "repo"
         self.path = path
         self.app = self.repo / path
         self.app.mkdir(parents=True)
+        (self.app / "unique").write_text(os.urandom(8).hex())
         self.database = Database(database_url)
         self.database.migrate()
         self.store = LocalArtifacts(state_dir / "artifacts")
@@ -81,7 +86,7 @@ class Workshop:
         return AppSource(repo=self.repo, path=self.path, commits=commits)
 
     def world(self, name: str) -> tuple[str, Path]:
-        folder = self.state_dir / "worlds" / name
+        folder = self.root / "worlds" / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "matter.txt").write_text(name)
         return name * 8, folder
