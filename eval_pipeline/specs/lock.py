@@ -57,7 +57,7 @@ def lock_experiment(library: Library, path: Path) -> Locked:
         seed=spec.seed,
         trials=spec.trials,
         worlds={name: _world_digest(library, name) for name in worlds},
-        cases=tuple(_locked_case(case) for case in cases),
+        cases=tuple(locked_case(case) for case in cases),
         arms=arms,
     )
     score = ScoreLock(
@@ -88,7 +88,7 @@ def _world_digest(library: Library, name: str) -> str:
     return scan_world(world.folder, world.spec).digest
 
 
-def _locked_case(case: Case) -> LockedCase:
+def locked_case(case: Case) -> LockedCase:
     return LockedCase(
         world=case.world, case=case.spec.id, prompt=case.spec.prompt, deliverables=case.spec.deliverables, limits=case.spec.limits
     )
