@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from eval_pipeline.sandbox.base import Backend
 from eval_pipeline.store.layers import LayerRow, LayerRows
@@ -20,7 +21,12 @@ class LayerBook:
             return None
         chain = [*row.parents, key]
         recorded = await asyncio.to_thread(self.rows.of_keys, chain)
-        return row if all(part in recorded and self._backend.layer(part) is not None for part in chain) else None
+        there = len(recorded) == len(chain) and await self.there({part.key: part.ref for part in recorded.values()})
+        return row if there else None
+
+    async def there(self, refs: Mapping[str, str]) -> bool:
+        """Whether each key still stands for its ref."""
+        return await asyncio.to_thread(lambda: all(self._backend.layer(key) == ref for key, ref in refs.items()))
 
     async def chain(self, row: LayerRow) -> list[LayerRow]:
         """Lowest first, itself last."""
@@ -46,7 +52,7 @@ class LayerBook:
         world: str | None = None,
         state: str | None = None,
     ) -> LayerRow:
-        content = self._backend.layer_content(key)
+        content = await asyncio.to_thread(self._backend.layer_content, key)
         row = LayerRow(
             backend=self.rows.backend,
             place=self.rows.place,

@@ -6,7 +6,8 @@ import asyncio
 import fcntl
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,8 @@ from eval_pipeline.errors import BuildError
 from eval_pipeline.sandbox.base import Backend, Resources, Sandbox, SandboxSpec
 
 BUILD_TIMEOUT_S = 1800.0
+FAILED_KEPT_S = 60.0
+"""How long all who need a layer that failed to build are told so, before one of them tries again."""
 _POLL_S = 0.05
 # Prints the living processes beside PID 1 and this one, by name, when they are still there after 2 s
 _OTHERS = """
@@ -81,23 +84,31 @@ class Builder:
         self._installation = installation
         self._lock_dir = lock_dir
         self._tasks: dict[str, asyncio.Task[Any]] = {}
+        self._failed: dict[str, tuple[BuildError, float]] = {}
 
     async def once(self, key: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What `make` returns, called by one at a time, also of several processes, and in this one not again once it went well."""
+        """What `make` returns, called by one at a time, also of several processes; who asks here meanwhile gets the same."""
         return await self.shared(key, lambda: self.alone(key, make))
 
     async def shared(self, key: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The same within this process only."""
+        """The same within this process only. It goes on for the others when one that asked is cancelled.
+
+        Of an end only a BuildError is kept, for FAILED_KEPT_S: a thousand cells must not each try what fails, and a layer may go.
+        """
+        error, until = self._failed.get(key, (None, 0.0))
+        if error is not None and time.monotonic() < until:
+            raise BuildError(str(error), hint=error.hint)
         task = self._tasks.get(key)
         if task is None:
             task = self._tasks[key] = asyncio.create_task(make())
-            task.add_done_callback(lambda ended: self._forget_failed(key, ended))
+            task.add_done_callback(lambda ended: self._ended(key, ended))
         return await asyncio.shield(task)
 
-    def _forget_failed(self, key: str, task: asyncio.Task[Any]) -> None:
-        """A build that failed is tried again by the next cell that needs it."""
-        if task.cancelled() or task.exception() is not None:
-            self._tasks.pop(key, None)
+    def _ended(self, key: str, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(key, None)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, BuildError):
+            self._failed[key] = error, time.monotonic() + FAILED_KEPT_S
 
     async def alone(self, key: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What `make` returns, called while no other holds the key: in this process or in another of this place."""
@@ -112,20 +123,18 @@ class Builder:
 
     async def build(self, build: Build) -> Built:
         """Raises BuildError with the end of the log when a step fails, or leaves a process behind."""
-        sealed = self._backend.layer(build.key)
+        sealed = await asyncio.to_thread(self._backend.layer, build.key)
         if sealed is not None:
             return Built(ref=sealed, seconds=None)
         began = time.monotonic()
-        sandbox = await self.fresh_sandbox(build, purpose="build")
-        try:
+        async with self.fresh_sandbox(build, purpose="build") as sandbox:
             for step in build.steps:
                 await self._step(sandbox, step, build.app)
             ref = await self._backend.commit(sandbox, build.key)
-        finally:
-            await sandbox.terminate()
         return Built(ref=ref, seconds=time.monotonic() - began)
 
-    async def fresh_sandbox(self, build: Build, *, purpose: str) -> Sandbox:
+    @asynccontextmanager
+    async def fresh_sandbox(self, build: Build, *, purpose: str) -> AsyncGenerator[Sandbox]:
         """For the holder of the key's lock. What an interrupted one left is ended: half-done work is not continued."""
         spec = SandboxSpec(
             name=sandbox_name(self._installation, f"{purpose}:{build.key}", 0),
@@ -139,9 +148,15 @@ class Builder:
             egress_local=build.egress_local,
             resources=Resources(**build.resources.model_dump()),
         )
-        if (left := await self._backend.find(spec.name)) is not None:
+        await self._end(spec.name)
+        try:
+            yield await self._backend.get_or_create(spec)
+        finally:
+            await self._end(spec.name)
+
+    async def _end(self, name: str) -> None:
+        if (left := await self._backend.find(name)) is not None:
             await left.terminate()
-        return await self._backend.get_or_create(spec)
 
     async def _step(self, sandbox: Sandbox, step: Step, app: str) -> None:
         try:

@@ -56,6 +56,7 @@ class Layers:
         self._store = store
         self._scratch = scratch
         self._agent_means = agent_means
+        self._held: dict[str, tuple[Prepared, dict[str, str]]] = {}
         self.book = LayerBook(backend, rows)
         self.builder = Builder(backend, installation, lock_dir)
         self.images = Images(backend, self.book, self.builder, build_means)
@@ -63,9 +64,17 @@ class Layers:
     async def prepared(self, source: AppSource, arm: LockedArm, world_digest: str, world_dir: Path) -> Prepared:
         """Raises BuildError with the end of the log when one of the app's commands fails."""
         asked = digest([arm.tree, arm.manifest.model_dump(mode="json"), world_digest])
-        return await self.builder.shared(asked, lambda: self._prepared(source, arm, world_digest, world_dir))
+        prepared, refs = self._held.get(asked, (None, {}))
+        if prepared is None or not await self.book.there(refs):
+            made = await self.builder.shared(asked, lambda: self._prepared(source, arm, world_digest, world_dir))
+            self._held[asked] = made
+            prepared = made[0]
+        return prepared
 
-    async def _prepared(self, source: AppSource, arm: LockedArm, world_digest: str, world_dir: Path) -> Prepared:
+    async def _prepared(
+        self, source: AppSource, arm: LockedArm, world_digest: str, world_dir: Path
+    ) -> tuple[Prepared, dict[str, str]]:
+        """With the refs of its layers by key: while they are there it is good."""
         base = await self.images.base(source, arm.tree, arm.manifest)
         if arm.manifest.restore is None and arm.manifest.dump is None:
             row = await self.images.runtime(source, arm)
@@ -73,13 +82,14 @@ class Layers:
             row = await self._restored(source, arm, base, world_digest, world_dir)
         chain = await self.book.chain(row)
         await asyncio.to_thread(self.book.rows.used, [layer.key for layer in chain])
-        return Prepared(
+        prepared = Prepared(
             key=row.key,
             layers=(base.ref, *(layer.ref for layer in chain)),
             world_dir=world_dir,
             state=row.state,
             image_commit=chain[0].commit,
         )
+        return prepared, {layer.key: layer.ref for layer in chain}
 
     async def _restored(self, source: AppSource, arm: LockedArm, base: Base, world_digest: str, world_dir: Path) -> LayerRow:
         manifest = arm.manifest
@@ -118,10 +128,9 @@ class Layers:
 
     async def _state(self, build: Build, ref: str, manifest: AppManifest) -> str:
         """The app's own dump of the prepared layer, before any agent: services up, dumped, collected."""
-        secrets = self._agent_means(manifest).secrets
-        above = replace(build, parents=[*build.parents, ref], steps=(), secrets=secrets)
-        sandbox = await self.builder.fresh_sandbox(above, purpose="state")
-        try:
+        means = await asyncio.to_thread(self._agent_means, manifest)
+        above = replace(build, parents=[*build.parents, ref], steps=(), secrets=means.secrets, egress=means.egress)
+        async with self.builder.fresh_sandbox(above, purpose="state") as sandbox:
             if manifest.services is not None:
                 await start_services(sandbox, manifest.services, {})
             await dump_state(sandbox, manifest)
@@ -129,5 +138,3 @@ class Layers:
                 path = Path(folder) / "state.tar.gz"
                 await sandbox.collect(path)
                 return (await asyncio.to_thread(self._store.put_file, path)).digest
-        finally:
-            await sandbox.terminate()

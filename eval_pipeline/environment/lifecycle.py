@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import count
 
 from eval_pipeline.domain.app import AppManifest, ServicesSpec
 from eval_pipeline.domain.outcome import ServiceEnd
 from eval_pipeline.errors import BuildError, SandboxError
-from eval_pipeline.sandbox.base import OUTPUT_DIR, CommandState, Phase, Sandbox
+from eval_pipeline.sandbox.base import STATE_DIR, CommandState, Phase, Sandbox
 
 APP_DIR = "/app"
-STATE_DIR = f"{OUTPUT_DIR}/state"
-UP, READY, ALIVE, DOWN, DUMP = "up", "ready", "alive", "down", "dump"
+UP, READY, ALIVE, DUMP = "up", "ready", "alive", "dump"
 DUMP_TIMEOUT_S = 300.0
-DOWN_TIMEOUT_S = 60.0
 _LOG_BYTES = 4000
 _POLL_MIN_S, _POLL_MAX_S = 0.004, 0.1
 
@@ -74,7 +73,7 @@ async def start_services(sandbox: Sandbox, services: ServicesSpec, env: Mapping[
     loop = asyncio.get_running_loop()
     began, pause_s = loop.time(), _POLL_MIN_S
     await sandbox.start(UP, services.up, env=env, workdir=APP_DIR, with_secrets=True)
-    for number in range(1, 1_000_000):
+    for number in count(1):
         ended = await ended_service(sandbox)
         if ended is not None:
             raise SandboxError(f"the services did not come up: {ended.said}")
@@ -113,13 +112,6 @@ async def silent_service(sandbox: Sandbox, services: ServicesSpec) -> ServiceEnd
     if await _answers(sandbox, services.ready, ALIVE, services.ready_timeout_s):
         return None
     return ServiceEnd(exit_code=None, said=f"the services answer no more: {await last_words(sandbox, ALIVE)}")
-
-
-async def stop_services(sandbox: Sandbox, services: ServicesSpec) -> None:
-    """Cleanly, where the app can. Raises BuildError."""
-    if services.down is not None:
-        await run_command(sandbox, DOWN, services.down, timeout_s=DOWN_TIMEOUT_S)
-        await settled(sandbox, UP, DOWN_TIMEOUT_S)
 
 
 async def dump_state(sandbox: Sandbox, manifest: AppManifest, name: str = DUMP) -> float:

@@ -57,7 +57,10 @@ class AppLife:
 
     async def dump(self, sandbox: Sandbox) -> None:
         """Without a dump there is no difference to the world as it was; the record then says why."""
-        if self._manifest.dump is None or not await sandbox.alive():
+        if self._manifest.dump is None:
+            return
+        if not await sandbox.alive():
+            self.evidence["dump_error"] = "the sandbox had ended before the state could be dumped"
             return
         try:
             self.evidence["dump_s"] = round(await dump_state(sandbox, self._manifest), 4)

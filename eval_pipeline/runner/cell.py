@@ -24,12 +24,7 @@ from eval_pipeline.runner.held import ENDING, in_words, isolation, refused
 from eval_pipeline.runner.meter import Meter, exceeded
 from eval_pipeline.runner.persist import Persisted
 from eval_pipeline.runner.setup import AGENT_ENV, set_up
-from eval_pipeline.sandbox.base import (
-    CommandState,
-    Limit,
-    Phase,
-    Sandbox,
-)
+from eval_pipeline.sandbox.base import CommandState, Limit, Phase, Sandbox
 from eval_pipeline.store.ledger import Claim, OpenAttempt
 
 log = logging.getLogger(__name__)
@@ -166,7 +161,7 @@ class _Attempt:
 
     async def _setup(self) -> Sandbox:
         async with self.context.setups.hold():
-            self._stop_if_cancelled()
+            self.context.stop_if_cancelled()
             made = await set_up(self.context, self.claim, self.attempt, self._app)
         self._state_before = made.prepared.state
         self._app.evidence["setup"]["total_s"] = round(time.monotonic() - self._began, 4)
@@ -185,7 +180,7 @@ class _Attempt:
                 raise SandboxLost(f"{sandbox.name} ended without a recorded exit of its agent")
             if state.phase is not Phase.RUNNING:
                 return state, None
-            self._stop_if_cancelled()
+            self.context.stop_if_cancelled()
             stop = Stop.DEADLINE if loop.time() > deadline else await meter.read(sandbox)
             if stop is None and await self._app.gave_up(sandbox):
                 stop = Stop.SERVICE
@@ -194,10 +189,6 @@ class _Attempt:
                 return await _settled(sandbox), stop
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.3, self.context.backend.poll_s)
-
-    def _stop_if_cancelled(self) -> None:
-        if self.context.cancelled():
-            raise Cancelled("cancelled on request")
 
     async def _result(self, state: CommandState, stop: Stop | None, persisted: Persisted, hit: Sequence[Limit]) -> AttemptResult:
         decision = decide(

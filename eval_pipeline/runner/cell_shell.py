@@ -73,13 +73,14 @@ async def _living(services: Services, key: CellKey, running: str | None) -> Sand
 async def _copy(services: Services, key: CellKey, bundle: str | None, *, egress: bool) -> Sandbox:
     experiment = services.ledger.experiment(key.experiment)
     arm = experiment.run.arm(key.arm)
+    world_digest = experiment.run.worlds[key.world]
     dirs = await services.restore_worlds(experiment, [str(key)])
     at = Subject(
         source=app_source(experiment),
         arm=arm,
         world=key.world,
-        world_digest=experiment.run.worlds[key.world],
-        world_dir=dirs[key.world],
+        world_digest=world_digest,
+        world_dir=dirs[world_digest],
     )
     means = Means(files={CASE_FILE: case_json(experiment.run, key)}, egress=arm.manifest.egress if egress else ())
     layers = await prepared(services, at)

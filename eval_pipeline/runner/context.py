@@ -8,6 +8,7 @@ from pathlib import Path
 
 from eval_pipeline.environment.images import AppSource
 from eval_pipeline.environment.layers import Layers
+from eval_pipeline.errors import Cancelled
 from eval_pipeline.gateway.client import Gateway
 from eval_pipeline.host import HostIdentity
 from eval_pipeline.runner.persist import Persister
@@ -20,6 +21,8 @@ from eval_pipeline.vault.delivery import Secrets
 
 @dataclass(frozen=True, kw_only=True)
 class CellContext:
+    """world_dirs: of the restored snapshots by digest."""
+
     experiment: ExperimentRow
     ledger: Ledger
     backend: Backend
@@ -34,3 +37,8 @@ class CellContext:
     secrets: Secrets
     setups: Slots
     cancelled: Callable[[], bool]
+
+    def stop_if_cancelled(self) -> None:
+        """Raises Cancelled."""
+        if self.cancelled():
+            raise Cancelled("cancelled on request")

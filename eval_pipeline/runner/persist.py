@@ -43,7 +43,7 @@ class Persisted:
 
 
 class Persister:
-    """world_dirs, manifests: of the restored snapshots by world name; both may grow."""
+    """world_dirs, manifests: of the restored snapshots by digest; both may grow."""
 
     def __init__(
         self,
@@ -117,15 +117,16 @@ class Persister:
         if state_before is not None:
             before = path.with_name("before.tar.gz")
             await asyncio.to_thread(self._store.fetch, state_before, before)
+        world = experiment.run.worlds[key.world]
         task = BundleTask(
             path=path,
             bundle=bundle,
             rubric=rubric,
-            world_digest=experiment.run.worlds[key.world],
-            world_dir=self._world_dirs[key.world],
+            world_digest=world,
+            world_dir=self._world_dirs[world],
             before=before,
             state_before=state_before,
-            manifest=None if before is None else self._manifests[key.world],
+            manifest=None if before is None else self._manifests[world],
         )
         try:
             return await asyncio.get_running_loop().run_in_executor(self._workers(), report_on_bundle, task)

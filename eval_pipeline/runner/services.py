@@ -72,10 +72,11 @@ class Services:
         return PriceBook.from_rows(experiment.score.prices, f"{experiment.id}: prices")
 
     async def restore_worlds(self, experiment: ExperimentRow, keys: Sequence[str]) -> dict[str, Path]:
-        """World name -> the directory of its restored snapshot, for the worlds of `keys`. Raises SpecError when one was never packed."""
+        """A snapshot's digest -> the directory where it is restored, for the worlds of `keys`. Raises SpecError when one was never packed."""
         for name in sorted({CellKey.parse(key).world for key in keys}):
-            if name not in self.world_dirs:
-                self.world_dirs[name] = await asyncio.to_thread(self._restore, name, experiment.run.worlds[name])
+            digest = experiment.run.worlds[name]
+            if digest not in self.world_dirs:
+                self.world_dirs[digest] = await asyncio.to_thread(self._restore, name, digest)
         return self.world_dirs
 
     def _restore(self, world: str, digest: str) -> Path:
@@ -85,7 +86,7 @@ class Services:
                 f"the world {world!r} has changed since the experiment was locked: its snapshot {digest[:12]} was never packed",
                 hint="run the experiment's file again: it makes a new experiment of the world as it is",
             )
-        self.manifests[world] = packed[digest].manifest
+        self.manifests[digest] = packed[digest].manifest
         return restore(packed[digest], self.store, reachable_root(self.settings.state_dir) / "worlds")
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.lock import RunLock
@@ -20,6 +21,8 @@ from eval_pipeline.store.ledger import Claim, OpenAttempt
 from eval_pipeline.vault.delivery import Delivered
 
 CASE_FILE = f"{RUN_DIR}/case.json"
+_LOOK_S = 0.5
+T = TypeVar("T")
 AGENT_ENV = {"EVALS_CASE": CASE_FILE, "EVALS_OUTPUT": OUTPUT_DIR}
 
 
@@ -30,18 +33,21 @@ class SetUp:
 
 
 async def set_up(context: CellContext, claim: Claim, attempt: OpenAttempt, app: AppLife) -> SetUp:
-    """Done again for an attempt, it gives the same sandbox. Raises SandboxLost when one whose agent had begun is gone."""
+    """Done again for an attempt, it gives the same sandbox. Raises Cancelled; SandboxLost when one whose agent had begun is gone."""
     if attempt.agent_started_at is not None and await context.backend.find(attempt.sandbox) is None:
         raise SandboxLost(f"{attempt.sandbox} is gone; its agent had started at {attempt.agent_started_at:%H:%M:%S}")
     key, run = CellKey.parse(claim.key), context.experiment.run
     arm = run.arm(key.arm)
     began = time.monotonic()
-    prepared = await context.layers.prepared(context.source, arm, run.worlds[key.world], context.world_dirs[key.world])
+    world = run.worlds[key.world]
+    prepared = await _while_wanted(context, context.layers.prepared(context.source, arm, world, context.world_dirs[world]))
     built = time.monotonic()
     secrets = await asyncio.to_thread(context.secrets.deliver, claim, attempt, arm)
     sandbox = await context.backend.get_or_create(_spec(context, claim, attempt, prepared, secrets))
     made = time.monotonic()
-    ready_s = await app.start(sandbox, AGENT_ENV)
+    # once an agent has begun, a service that ended is not for the setup to judge
+    ready_s = await app.start(sandbox, AGENT_ENV) if attempt.agent_started_at is None else None
+    context.stop_if_cancelled()
     app.evidence |= {"layer": prepared.key, "image_commit": prepared.image_commit}
     app.evidence["setup"] = {
         "layers_s": round(built - began, 4),
@@ -49,6 +55,18 @@ async def set_up(context: CellContext, claim: Claim, attempt: OpenAttempt, app: 
         "services_s": None if ready_s is None else round(ready_s, 4),
     }
     return SetUp(sandbox, prepared)
+
+
+async def _while_wanted(context: CellContext, work: Coroutine[Any, Any, T]) -> T:
+    """A build may take half an hour, and goes on for the other cells when this one is cancelled."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            context.stop_if_cancelled()
+            await asyncio.wait({task}, timeout=_LOOK_S)
+        return task.result()
+    finally:
+        task.cancel()
 
 
 def _spec(context: CellContext, claim: Claim, attempt: OpenAttempt, prepared: Prepared, secrets: Delivered) -> SandboxSpec:

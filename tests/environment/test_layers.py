@@ -217,3 +217,39 @@ async def test_services_that_never_answer_fail_the_prepared_layer_with_their_wor
     with pytest.raises(Exception, match=r"not ready within 1 s.*cannot bind"):
         await shop.layers().prepared(shop.source(commit), shop.arm(commit), *shop.world("w"))
     assert await shop.backend.list() == []
+
+
+async def test_a_layer_that_goes_meanwhile_is_built_again(shop: Workshop) -> None:
+    commit = shop.commit({"bin/restore": RESTORE}, restore=["bin/restore"])
+    layers, asked = shop.layers(), (shop.source(commit), shop.arm(commit), *shop.world("w"))
+    first = await layers.prepared(*asked)
+    token = await shop.sh(first, "cat /srv/token")
+    assert await shop.sh(await layers.prepared(*asked), "cat /srv/token") == token
+    await shop.backend.remove_layer(first.key)
+    assert await shop.sh(await layers.prepared(*asked), "cat /srv/matter") == "w"
+    assert await shop.sh(await layers.prepared(*asked), "cat /srv/token") != token
+
+
+async def test_who_waits_for_a_build_does_not_depend_on_who_asked_for_it_first(shop: Workshop) -> None:
+    commit = shop.commit({"bin/restore": f"{RESTORE}; sleep 1"}, restore=["bin/restore"])
+    layers, asked = shop.layers(), (shop.source(commit), shop.arm(commit), *shop.world("w"))
+    first = asyncio.create_task(layers.prepared(*asked))
+    while not list(shop.state_dir.glob("sandboxes/*/disk/u/srv/token")):
+        assert not first.done()
+        await asyncio.sleep(0.02)
+    second = asyncio.create_task(layers.prepared(*asked))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await shop.sh(await second, "cat /srv/matter") == "w"
+    assert first.cancelled() and await shop.backend.list() == []
+
+
+async def test_a_build_that_fails_is_not_tried_by_everyone_who_needs_it(shop: Workshop) -> None:
+    commit = shop.commit({"bin/restore": f"{TOKEN} >&2; exit 3"}, restore=["bin/restore"])
+    layers, asked = shop.layers(), (shop.source(commit), shop.arm(commit), *shop.world("w"))
+    said: set[str] = set()
+    for _ in range(3):
+        with pytest.raises(BuildError, match="ended with 3") as caught:
+            await layers.prepared(*asked)
+        said.add(str(caught.value))
+    assert len(said) == 1  # the command would have said another token each time

@@ -83,13 +83,22 @@ class LocalBackend:
                 f"{spec.name} asks for egress to {', '.join(spec.egress)}, and no proxy was given to the local backend",
                 hint="start the backend with a gateway, or take `egress` out",
             )
-        sandbox = await asyncio.to_thread(self._get_or_create, spec)
+        sandbox, made = await asyncio.to_thread(self._get_or_create, spec)
+        try:
+            await self._admit(spec, sandbox)
+        except Exception:
+            if made:  # nobody knows of it yet; one that was there may have an agent at work
+                await sandbox.terminate()
+            raise
+        return sandbox
+
+    async def _admit(self, spec: SandboxSpec, sandbox: LocalSandbox) -> None:
         pid = launch.inmate(sandbox.home)
         if spec.egress and self._egress is not None and pid is not None and await sandbox.alive():
             await self._egress.admit(spec.name, pid.pid, spec.egress, spec.egress_local)
-        return sandbox
 
-    def _get_or_create(self, spec: SandboxSpec) -> LocalSandbox:
+    def _get_or_create(self, spec: SandboxSpec) -> tuple[LocalSandbox, bool]:
+        """And whether it was made now."""
         parent = self._places.builds if BUILD_TAG in spec.tags.items() else self._places.scratch
         home = self._home(spec.name) or parent / spec.name
         with _Creating(home):
@@ -101,12 +110,13 @@ class LocalBackend:
                     f"the sandbox {spec.name} belongs to the installation {meta['installation']}, not to {spec.installation}",
                     hint="two ledgers share one state directory: give each its own",
                 )
-            if not launch.was_ready(home):  # its creator died halfway, or nobody has begun
+            made = not launch.was_ready(home)
+            if made:  # its creator died halfway, or nobody has begun
                 launch.kill(home)
                 self._build(home, spec)
             else:
                 self._limit(home)
-        return self._sandbox(home, dict(spec.tags), spec.resources.disk_mib)
+        return self._sandbox(home, dict(spec.tags), spec.resources.disk_mib), made
 
     def _build(self, home: Path, spec: SandboxSpec) -> None:
         limits.remove(limits.recorded(home / "groups"))
