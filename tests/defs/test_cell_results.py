@@ -105,6 +105,22 @@ def test_an_experiment_that_cannot_run_leaves_the_others_of_the_run_alone(bench:
     assert len(bench.events(kept)) == 2
 
 
+def test_one_run_over_two_versions_of_a_world_gives_each_cell_its_own(bench: Bench) -> None:
+    project = bench.project
+    project.agent('answer "$(cat /world/documents/said.txt)"')
+    cells: dict[str, str] = {}
+    for said in ("yes, 60 days", "yes, 90 days"):
+        project.world("turning", {"said.txt": said})
+        project.case("c", world="turning")
+        project.experiment(f"says-{said[5:7]}")
+        cells[project.run(f"says-{said[5:7]}")["experiment"] + "/turning.c/a/0"] = said
+    assert bench.records.ledger.discard(list(cells), "a test") == 2
+    assert bench.materialize(*cells).success
+    shown = {key: project.evals("cell", "show", key) for key in cells}
+    assert {key: cell["answer"] for key, cell in shown.items()} == cells
+    assert [len(cell["attempts"]) for cell in shown.values()] == [2, 2]
+
+
 def checks(bench: Bench, experiment: str) -> dict[str, bool]:
     """The latest results of the experiment's own scoring runs, by check."""
     import dagster as dg

@@ -122,6 +122,24 @@ def test_a_service_killed_from_outside_costs_an_attempt_and_nothing_else(project
     assert "ended from outside" in attempts[0]["error"]
 
 
+def test_a_service_that_failed_while_no_engine_was_there_is_the_apps_own_failure(project: Project) -> None:
+    deploy(project)
+    project.agent("sleep 4.625; touch /tmp/crash; while [ -f /tmp/serves ]; do sleep 0.1; done; exit 1")
+    up = "touch /tmp/serves; while [ ! -f /tmp/crash ]; do sleep 0.1; done; rm /tmp/serves; echo the store broke >&2; exit 3"
+    project.commit({"bin/up": f"#!/bin/sh\n{up}\n"})
+    project.case("c")
+    project.experiment("alone")
+    name = project.evals("experiment", "run", "alone")["experiment"]
+    project.wait_for(lambda: _processes("sleep", "4.625"))
+    project.kill_engines(name)
+    project.wait_for(lambda: not _processes("sleep", "4.625"))
+    project.run("alone")
+    (cell,) = project.cells(name)
+    (attempt,) = project.evals("cell", "show", cell["cell"])["attempts"]
+    assert (attempt["outcome"], attempt["error_class"]) == ("agent_error", "service"), attempt
+    assert "the store broke" in attempt["error"]
+
+
 def _processes(*words: str) -> list[int]:
     """On the host, where a sandbox's processes are seen too."""
     return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if _words(path) == list(words)]
