@@ -87,8 +87,8 @@ class SecretNames(_Grown):
 class ServicesSpec(_Grown):
     """up: stays in the foreground and ends with the code of the first service that died; or exits 0 with services of its own left.
 
-    ready: exits 0 once all answer; asked again until `ready_timeout_s`. down: stops them cleanly, for whoever runs the app outside of
-    a sandbox; inside, they end with it, after the dump. compose: a file, in place of the three commands.
+    ready: exits 0 once all answer; asked again until `ready_timeout_s`. down: stops them cleanly, where somebody goes on with what
+    they wrote; a cell's end with its sandbox, after the dump. compose: a file, in place of the three commands.
     ports: what listens on the sandbox's loopback and is worth looking at; `evals world open` leads it out. No agent's run uses them.
     """
 

@@ -13,8 +13,9 @@ from eval_pipeline.errors import BuildError, SandboxError
 from eval_pipeline.sandbox.base import STATE_DIR, CommandState, Phase, Sandbox
 
 APP_DIR = "/app"
-UP, READY, ALIVE, DUMP = "up", "ready", "alive", "dump"
+UP, READY, ALIVE, DOWN, DUMP = "up", "ready", "alive", "down", "dump"
 DUMP_TIMEOUT_S = 300.0
+DOWN_TIMEOUT_S = 60.0
 _LOG_BYTES = 4000
 _POLL_MIN_S, _POLL_MAX_S = 0.004, 0.1
 
@@ -112,6 +113,13 @@ async def silent_service(sandbox: Sandbox, services: ServicesSpec) -> ServiceEnd
     if await _answers(sandbox, services.ready, ALIVE, services.ready_timeout_s):
         return None
     return ServiceEnd(exit_code=None, said=f"the services answer no more: {await last_words(sandbox, ALIVE)}")
+
+
+async def stop_services(sandbox: Sandbox, services: ServicesSpec) -> None:
+    """Cleanly, where the app can. Raises BuildError."""
+    if services.down is not None:
+        await run_command(sandbox, DOWN, services.down, timeout_s=DOWN_TIMEOUT_S)
+        await settled(sandbox, UP, DOWN_TIMEOUT_S)
 
 
 async def dump_state(sandbox: Sandbox, manifest: AppManifest, name: str = DUMP) -> float:
