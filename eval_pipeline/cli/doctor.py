@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from eval_pipeline.cli.doctor_modal import ON_REQUEST, examine
 from eval_pipeline.cli.output import Failure, emit, json_option, starts_sandboxes, table, with_settings
-from eval_pipeline.errors import EvalsError
+from eval_pipeline.errors import EvalsError, SpecError
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,11 +37,17 @@ class Isolation:
 
 
 @click.command()
+@click.option("--backend", type=click.Choice(["local", "modal"]), default="local", show_default=True, help="Where sandboxes run.")
+@click.option("--try", "tries", type=click.Choice(list(ON_REQUEST)), multiple=True, help="With `--backend modal`: try this, too.")
 @json_option
 @with_settings
 @starts_sandboxes
-def command(settings: Settings, as_json: bool) -> int:
+def command(settings: Settings, backend: str, tries: tuple[str, ...], as_json: bool) -> int:
     """Try everything this installation needs, and say what holds, what doesn't, and the remedy. Starts a sandbox and attacks it."""
+    if backend == "modal":
+        return examine(settings, tries, as_json)
+    if tries:
+        raise SpecError("`--try` is for `--backend modal`")
     python = f"{sys.version.split()[0]}, uid {os.getuid()}"
     isolation = _isolation(settings)
     findings = [

@@ -70,6 +70,11 @@ class Backends:
             self._made[name] = backend, self._layers(backend)
         return self._made[name]
 
+    async def aclose(self) -> None:
+        """What is under way in this loop comes to an end; sandboxes live on."""
+        for backend, _ in self._made.values():
+            await backend.aclose()
+
     def _layers(self, backend: Backend) -> Layers:
         return Layers(
             backend,

@@ -89,6 +89,7 @@ class Engine:
                 with self._signals():
                     await self._work(list(keys))
             finally:
+                await services.backends.aclose()
                 heartbeat.stop()
                 await asyncio.to_thread(services.ledger.release, self._engine_id)
                 services.leases.close_engine(self._engine_id)

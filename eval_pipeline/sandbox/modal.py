@@ -88,7 +88,7 @@ class ModalBackend:
         self._refs = refs
         self._throttle = throttle
         self._worlds = Worlds()
-        self._connecting = asyncio.Semaphore(_CONNECTING)
+        self._turns: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
         self._creating: set[asyncio.Task[Machine]] = set()
         self._live: set[str] = set()
         self._cloud: Cloud | None = None
@@ -108,6 +108,10 @@ class ModalBackend:
         return place_of(self._settings)
 
     @property
+    def runtime(self) -> str:
+        return self._settings.runtime
+
+    @property
     def missing(self) -> Mapping[str, str]:
         return plan.MISSING
 
@@ -121,12 +125,19 @@ class ModalBackend:
         scripts.check_values("a secret", [*spec.secrets.values()])
         domains = plan.domains(spec.egress, spec.egress_local)
         lifetime_s = plan.check_lifetime(spec.name, spec.lifetime_s or plan.MAX_LIFETIME_S)
-        async with self._connecting:
+        async with self._turn():
             machine = await self._last(spec) or await self._create(spec, domains, lifetime_s)
             made = self._sandbox(machine, spec.secrets)
             if await made.alive():
                 await self._set_up(made, spec)
             return made
+
+    def _turn(self) -> asyncio.Semaphore:
+        """Of this loop: a backend may outlive the loop that used it first."""
+        loop = asyncio.get_running_loop()
+        if self._turns is None or self._turns[0] is not loop:
+            self._turns = loop, asyncio.Semaphore(_CONNECTING)
+        return self._turns[1]
 
     async def _last(self, spec: SandboxSpec) -> Machine | None:
         """Who has the name. One that was lost keeps it, so that nobody goes on in a fresh machine as if it were the old one."""

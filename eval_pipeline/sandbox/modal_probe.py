@@ -1,0 +1,164 @@
+"""Tries whether an installation can work on Modal, each point by really doing it. It costs a few sandbox minutes at most."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from eval_pipeline.errors import EvalsError, SandboxError
+from eval_pipeline.sandbox.base import Phase, Sandbox, SandboxSpec
+from eval_pipeline.sandbox.modal import ModalBackend
+from eval_pipeline.sandbox.modal_calls import Throttled
+
+ALLOWED, REFUSED = "example.com", "example.org"
+_LIFETIME_S = 900
+_COMMAND_TIMEOUT_S = 120.0
+_AT_ONCE = 20
+
+_INSIDE = """
+fail() { echo "$1"; exit 1; }
+[ "$(id -u)" = 1000 ] || fail "commands run as uid $(id -u)"
+grep -q '^CapEff:.0*$' /proc/self/status || fail "commands have capabilities"
+cat /world/probe.txt >/dev/null || fail "the world is not at /world"
+(: >/world/x) 2>/dev/null && fail "the world can be written to"
+(: >/run/evals/x) 2>/dev/null && fail "the runner's files can be written to"
+(: >>/etc/ld.so.preload) 2>/dev/null && fail "the loader's configuration can be written to"
+[ "$PROBE_SECRET" = "$1" ] || fail "the secret did not arrive"
+: >/etc/own || fail "the root file system is not the user's"
+command -v git >/dev/null || fail "the image has no git"
+"""
+
+_EGRESS = f"""
+look() {{ echo "$1: $(curl -sS -o /dev/null -m 10 -w '%{{http_code}}' "$2" 2>&1 | tail -n 1)"; }}
+look "allowed name" https://{ALLOWED}/
+look "other name" https://{REFUSED}/
+look "allowed name, port 80" http://{ALLOWED}/
+look "an address" https://1.1.1.1/
+echo "another name resolves: $(getent hosts {REFUSED} >/dev/null && echo yes || echo no)"
+"""
+
+
+@dataclass(frozen=True)
+class Tried:
+    what: str
+    works: bool
+    said: str
+    remedy: str | None = None
+
+
+Step = Callable[[ModalBackend, Path], Awaitable[str]]
+
+
+async def probe(backend: ModalBackend, scratch: Path, steps: Mapping[str, Step]) -> list[Tried]:
+    """In order; what follows a failure is not tried."""
+    tried: list[Tried] = []
+    for what, step in steps.items():
+        try:
+            tried.append(Tried(what, True, await step(backend, scratch)))
+        except EvalsError as error:
+            tried.append(Tried(what, False, str(error), error.hint))
+            break
+    return tried
+
+
+def _spec(purpose: str, **more: object) -> SandboxSpec:
+    options: dict[str, object] = {"lifetime_s": _LIFETIME_S, "tags": {"purpose": purpose}, **more}
+    return SandboxSpec(name=f"probe-{secrets.token_hex(8)}", installation="doctor", **options)  # pyright: ignore[reportArgumentType]
+
+
+async def _run(sandbox: Sandbox, script: str, *words: str) -> str:
+    """What it printed. Raises SandboxError when it failed."""
+    await sandbox.start("probe", ["sh", "-c", script, "sh", *words], env={}, workdir="/", with_secrets=True)
+    async with asyncio.timeout(_COMMAND_TIMEOUT_S):
+        while (state := await sandbox.state("probe")).phase is Phase.RUNNING:
+            await asyncio.sleep(0.2)
+    said = b"".join(await sandbox.logs("probe")).decode(errors="replace").strip()
+    if state.exit_code != 0:
+        raise SandboxError(f"in a sandbox: {said or state}")
+    return said
+
+
+async def token(backend: ModalBackend, _: Path) -> str:
+    app = await backend.cloud.app()
+    return f"known to Modal; app {backend.place} is {app.app_id}"
+
+
+async def image(backend: ModalBackend, _: Path) -> str:
+    began = time.monotonic()
+    return f"{await backend.base_layer()}, built or found in {time.monotonic() - began:.1f} s"
+
+
+async def secret_access(backend: ModalBackend, _: Path) -> str:
+    return f"can be listed, {await backend.cloud.check_secrets()} there; a cell's own travel with its agent's command"
+
+
+async def round_trip(backend: ModalBackend, scratch: Path) -> str:
+    world, word = _world(scratch), secrets.token_hex(8)
+    began = time.monotonic()
+    sandbox = await backend.get_or_create(_spec("probe", world=world, secrets={"PROBE_SECRET": word}))
+    up_s = time.monotonic() - began
+    try:
+        await _run(sandbox, _INSIDE, word)
+        await sandbox.write("/out/note", b"\0\xff")
+        collected = await sandbox.collect(scratch / "probe.tar.gz")
+    finally:
+        await sandbox.terminate()
+    return f"runtime {backend.runtime}, world on its volume, up in {up_s:.1f} s, {collected.n_files} files collected, ended"
+
+
+def _world(scratch: Path) -> Path:
+    world = scratch / "probe-world"
+    world.mkdir(parents=True, exist_ok=True)
+    (world / "probe.txt").write_text("a world\n")
+    return world
+
+
+async def snapshot(backend: ModalBackend, scratch: Path) -> str:
+    key = f"probe-{secrets.token_hex(8)}"
+    builder = await backend.get_or_create(_spec("build", world=_world(scratch)))
+    try:
+        await _run(builder, "echo kept >/app/kept")
+        began = time.monotonic()
+        ref = await backend.commit(builder, key)
+        took_s = time.monotonic() - began
+    finally:
+        await builder.terminate()
+    user = await backend.get_or_create(_spec("probe", layers=[ref]))
+    try:
+        said = await _run(user, "cat /app/kept; ls /world | wc -l")
+    finally:
+        await user.terminate()
+        await backend.remove_layer(key)
+    return f"sealed in {took_s:.1f} s; it kept {said.split()[0]!r} and {said.split()[-1]} files of the volume"
+
+
+async def egress(backend: ModalBackend, _: Path) -> str:
+    sandbox = await backend.get_or_create(_spec("probe", egress=[f"{ALLOWED}:443"]))
+    try:
+        return "; ".join((await _run(sandbox, _EGRESS)).splitlines())
+    finally:
+        await sandbox.terminate()
+
+
+async def rate(backend: ModalBackend, _: Path) -> str:
+    """Without our own throttle, so that Modal's shows."""
+    await backend.base_layer()
+    began = time.monotonic()
+    made = await asyncio.gather(*(backend.get_or_create(_spec("probe")) for _ in range(_AT_ONCE)), return_exceptions=True)
+    took_s = time.monotonic() - began
+    sandboxes = [one for one in made if not isinstance(one, BaseException)]
+    await asyncio.gather(*(sandbox.terminate() for sandbox in sandboxes))
+    refused = sum(isinstance(one, Throttled) for one in made)
+    for one in made:
+        if isinstance(one, BaseException) and not isinstance(one, Throttled):
+            raise one
+    return f"{len(sandboxes)} sandboxes up in {took_s:.1f} s, {refused} refused"
+
+
+ALWAYS: Mapping[str, Step] = {"token": token, "image": image, "secrets": secret_access, "sandbox": round_trip}
+ON_REQUEST: Mapping[str, Step] = {"snapshot": snapshot, "egress": egress, "rate": rate}
+"""What only the real service can show."""
