@@ -9,9 +9,10 @@ from eval_pipeline.defs.automation import repair_records, results_job, score_fin
 from eval_pipeline.defs.resources import EvalsResource
 from eval_pipeline.defs.runs import rerun_failed_cells, run_cells
 from eval_pipeline.defs.secrets import sandbox_secrets, secrets_job, sync_secrets_hourly
+from eval_pipeline.defs.warm import warm_sandboxes
 
 defs = dg.Definitions(
-    assets=[world_snapshots, sandbox_secrets, app_image, cell_results, scored_table, leaderboard],
+    assets=[world_snapshots, sandbox_secrets, app_image, warm_sandboxes, cell_results, scored_table, leaderboard],
     asset_checks=[completeness, infra_rate],
     jobs=[snapshot_job, secrets_job, image_job, run_cells, rerun_failed_cells, results_job],
     sensors=[score_finished_experiments, repair_records],

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.output import emit, json_option, note, starts_sandboxes, table, with_settings
+from eval_pipeline.cli.output import Failure, emit, json_option, note, starts_sandboxes, table, with_settings
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -56,6 +56,71 @@ def build(settings: Settings, ref: str | None, as_json: bool) -> None:
     emit(
         data, as_json, lambda: click.echo(f"the image of {made.row.app} at {_commit(data['commit'])} {said}: {made.row.key[:12]}")
     )
+
+
+@command.command("warm")
+@click.option("--count", type=click.IntRange(0, 1000), help="For each world; what app.yaml says when it is not given.")
+@json_option
+@with_settings
+@starts_sandboxes
+def warm(settings: Settings, count: int | None, as_json: bool) -> int:
+    """Let sandboxes of the branch's head stand ready for cells, as the hourly run does; ends those that none can take any more."""
+    from eval_pipeline.cli.launch import require_isolation
+    from eval_pipeline.runner.services import open_services
+    from eval_pipeline.runner.warm_pool import fill
+    from eval_pipeline.specs.library import Library
+    from eval_pipeline.store.records import open_records
+
+    require_isolation(settings)
+    with open_records(settings) as records, open_services(settings, records) as services:
+        report = asyncio.run(fill(services, Library(settings.worlds_dir), count))
+    failure = None
+    if report.failed:
+        said = "; ".join(f"{world}: {why}" for world, why in report.failed.items())
+        failure = Failure("warm", f"no warm sandbox for {said}")
+
+    def people() -> None:
+        if report.count is None:
+            click.echo("app.yaml asks for no warm sandboxes (`warm: {count: 2}`)")
+        for world, ready in report.ready.items():
+            click.echo(f"{world}: {ready} stand ready, {report.started.get(world, 0)} of them started now")
+        if report.ended:
+            click.echo(f"{len(report.ended)} ended")
+
+    emit(report.__dict__, as_json, people, failure)
+    return 1 if failure else 0
+
+
+@command.command("status")
+@json_option
+@with_settings
+def status(settings: Settings, as_json: bool) -> None:
+    """What cells of the branch's head would stand on now, and which sandboxes stand ready."""
+    from eval_pipeline.runner.app_image import image_status
+    from eval_pipeline.runner.services import open_services
+    from eval_pipeline.runner.warm_pool import warm_rows
+    from eval_pipeline.specs.library import Library
+    from eval_pipeline.store.records import open_records
+
+    with open_records(settings) as records, open_services(settings, records) as services:
+        found = image_status(services, Library(settings.worlds_dir))
+        ready = warm_rows(services).free()
+    image = None if found.image is None else _row(found.image, {})
+    data = {"branch": found.branch, "head": found.head, "behind": found.behind, "age_s": found.age_s, "image": image}
+    columns = ["sandbox", "world", "ready_s", "left_s"]
+    rows = [{"sandbox": row.name, "world": row.world, "ready_s": row.ready_s, "left_s": row.left_s} for row in ready]
+
+    def people() -> None:
+        where = f"{found.branch} is at {found.head[:12]}"
+        if found.image is None:
+            click.echo(f"{where}; no ancestor of it has an image: the first cell builds one, or `evals image build`")
+        else:
+            behind = "of it" if found.behind == 0 else f"{found.behind} commits behind"
+            click.echo(f"{where}; the image is {behind}, built {ago(found.image.created_at)}: {found.image.key[:12]}")
+        if rows:
+            table(columns, [[row[name] for name in columns] for row in rows], right=["ready_s", "left_s"])
+
+    emit(data | {"warm": rows}, as_json, people)
 
 
 def _row(row: LayerRow, worlds: dict[str, str]) -> dict[str, Any]:

@@ -92,7 +92,10 @@ def _metadata(made: HeadImage) -> dict[str, Any]:
 
 
 image_job = dg.define_asset_job(
-    "build_app_image", selection=[app_image], tags=FIRST, description="Build the app's image from its branch's head."
+    "build_app_image",
+    selection=["app_image", "warm_sandboxes"],
+    tags=FIRST,
+    description="Build the app's image from its branch's head, and warm up sandboxes on it.",
 )
 
 

@@ -21,13 +21,29 @@ class DatasetSpec(Spec):
     cases: Annotated[tuple[str, ...], Field(min_length=1)]
 
 
+class WarmSpec(Spec):
+    """Sandboxes that stand ready on the branch's head: `count` for each world that one of the globs names, for `ttl_s`.
+
+    max_cost_usd_per_hour: what all of them may cost; None: no cap.
+    """
+
+    count: Annotated[int, Field(ge=0, le=1000)]
+    ttl_s: Annotated[float, Field(ge=60, le=86400)] = 3900.0
+    worlds: Annotated[tuple[str, ...], Field(min_length=1)] = ("*",)
+    max_cost_usd_per_hour: Annotated[float, Field(ge=0)] | None = None
+
+
 class AppSpec(Spec):
-    """`app.yaml`. repo: a git repository, relative to the folder that holds `worlds_src`; path: the app's folder in it."""
+    """`app.yaml`. repo: a git repository, relative to the folder that holds `worlds_src`; path: the app's folder in it.
+
+    warm: None: every cell makes its own sandbox.
+    """
 
     name: Slug
     repo: str = "."
     path: str = "."
     branch: str = "main"
+    warm: WarmSpec | None = None
 
 
 class ArmSpec(Spec):

@@ -13,7 +13,7 @@ from eval_pipeline.errors import BuildError, SandboxError
 from eval_pipeline.sandbox.base import STATE_DIR, CommandState, Phase, Sandbox
 
 APP_DIR = "/app"
-UP, READY, ALIVE, DOWN, DUMP = "up", "ready", "alive", "down", "dump"
+UP, READY, ALIVE, TAKEN, DOWN, DUMP = "up", "ready", "alive", "taken", "down", "dump"
 DUMP_TIMEOUT_S = 300.0
 DOWN_TIMEOUT_S = 60.0
 _LOG_BYTES = 4000
@@ -113,6 +113,15 @@ async def silent_service(sandbox: Sandbox, services: ServicesSpec) -> ServiceEnd
     if await _answers(sandbox, services.ready, ALIVE, services.ready_timeout_s):
         return None
     return ServiceEnd(exit_code=None, said=f"the services answer no more: {await last_words(sandbox, ALIVE)}")
+
+
+async def services_answer(sandbox: Sandbox, services: ServicesSpec) -> bool:
+    """Whether services that came up some time ago, before anybody took the sandbox, still answer."""
+    if services.up is None:
+        return True
+    if (await sandbox.state(UP)).phase is Phase.ABSENT or await ended_service(sandbox) is not None:
+        return False
+    return services.ready is None or await _answers(sandbox, services.ready, TAKEN, services.ready_timeout_s)
 
 
 async def stop_services(sandbox: Sandbox, services: ServicesSpec) -> None:

@@ -23,7 +23,7 @@ from eval_pipeline.runner.context import CellContext
 from eval_pipeline.runner.held import ENDING, in_words, isolation, refused
 from eval_pipeline.runner.meter import Meter, exceeded
 from eval_pipeline.runner.persist import Persisted
-from eval_pipeline.runner.setup import AGENT_ENV, set_up
+from eval_pipeline.runner.setup import AGENT_ENV, lay_ground, set_up, take_ready
 from eval_pipeline.sandbox.base import CommandState, Limit, Phase, Sandbox
 from eval_pipeline.store.ledger import Claim, OpenAttempt
 
@@ -162,10 +162,12 @@ class _Attempt:
     async def _setup(self) -> Sandbox:
         async with self.context.setups.hold():
             self.context.stop_if_cancelled()
-            made = await set_up(self.context, self.claim, self.attempt, self._app)
-        self._state_before = made.prepared.state
+            ground = await lay_ground(self.context, self.claim, self.attempt)
+            self.attempt = await take_ready(self.context, self.claim, self.attempt, ground)
+            sandbox = await set_up(self.context, self.claim, self.attempt, ground, self._app)
+        self._state_before = ground.prepared.state
         self._app.evidence["setup"]["total_s"] = round(time.monotonic() - self._began, 4)
-        return made.sandbox
+        return sandbox
 
     async def _watch(self, sandbox: Sandbox, left_s: float) -> tuple[CommandState, Stop | None]:
         loop = asyncio.get_running_loop()

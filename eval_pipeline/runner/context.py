@@ -16,6 +16,7 @@ from eval_pipeline.runner.slots import Slots
 from eval_pipeline.sandbox.base import Backend
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.store.ledger import ExperimentRow, Ledger
+from eval_pipeline.store.warm import WarmRows
 from eval_pipeline.vault.delivery import Secrets
 
 
@@ -27,6 +28,7 @@ class CellContext:
     ledger: Ledger
     backend: Backend
     layers: Layers
+    warm: WarmRows
     source: AppSource
     world_dirs: dict[str, Path]
     persister: Persister

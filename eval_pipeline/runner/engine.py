@@ -24,6 +24,7 @@ from eval_pipeline.runner.services import Services
 from eval_pipeline.runner.slots import Slots
 from eval_pipeline.store.ledger import Claim, ExperimentRow
 from eval_pipeline.store.liveness import alive, engines_dir
+from eval_pipeline.store.warm import WarmRows
 
 log = logging.getLogger(__name__)
 
@@ -210,6 +211,7 @@ class Engine:
             ledger=services.ledger,
             backend=backend,
             layers=layers,
+            warm=WarmRows(services.records.database, backend.name, backend.place),
             source=app_source(self.experiment),
             world_dirs=world_dirs,
             persister=services.persister,

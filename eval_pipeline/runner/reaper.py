@@ -11,11 +11,14 @@ from eval_pipeline.runner.workbench import kept
 from eval_pipeline.sandbox.base import Backend, SandboxInfo
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.records import Records
+from eval_pipeline.store.warm import WarmRows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """owner: attempt (an open attempt owns it), build (its layer is being built), person (one keeps it open), nobody, or another installation's id."""
+    """owner: attempt (an open attempt owns it), build (its layer is being built), person (one keeps it open), warm (it stands ready for a cell),
+    nobody, or another installation's id.
+    """
 
     info: SandboxInfo
     owner: str
@@ -28,16 +31,20 @@ async def survey(settings: Settings, records: Records, backend: str = "local") -
 async def _survey(settings: Settings, records: Records, backend: Backend) -> list[Found]:
     installation = records.ledger.installation_id()
     infos = await backend.list()
+    # Read in this order: one that is taken in between is in both
+    ready = {row.name for row in WarmRows(records.database, backend.name, backend.place).free() if row.left_s > 0}
     owned = records.views.open_sandboxes()
     locks = build_locks(settings)
-    return [Found(info=info, owner=_owner(info, installation, owned, locks)) for info in infos]
+    return [Found(info=info, owner=_owner(info, installation, owned, ready, locks)) for info in infos]
 
 
-def _owner(info: SandboxInfo, installation: str, owned: set[str], locks: Path) -> str:
+def _owner(info: SandboxInfo, installation: str, owned: set[str], ready: set[str], locks: Path) -> str:
     if info.installation != installation:
         return info.installation
     if info.name in owned:
         return "attempt"
+    if info.name in ready:
+        return "warm"
     if kept(info):
         return "person"
     layer = info.tags.get("layer")

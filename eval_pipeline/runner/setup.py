@@ -9,12 +9,13 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from eval_pipeline.domain.ids import CellKey
+from eval_pipeline.domain.ids import CellKey, sandbox_name
 from eval_pipeline.domain.lock import RunLock
 from eval_pipeline.environment.layers import Prepared
 from eval_pipeline.errors import SandboxLost
 from eval_pipeline.runner.app_life import AppLife
 from eval_pipeline.runner.context import CellContext
+from eval_pipeline.runner.warm import move_in, spec_digest, take_warm
 from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.sandbox.base import OUTPUT_DIR, RUN_DIR, WORLD_DIR, Resources, Sandbox, SandboxSpec
 from eval_pipeline.store.ledger import Claim, OpenAttempt
@@ -27,34 +28,60 @@ AGENT_ENV = {"EVALS_CASE": CASE_FILE, "EVALS_OUTPUT": OUTPUT_DIR}
 
 
 @dataclass(frozen=True)
-class SetUp:
-    sandbox: Sandbox
+class Ground:
+    """What the attempt's sandbox will be made of. layers_s: how long it took to have them."""
+
     prepared: Prepared
+    secrets: Delivered
+    layers_s: float
 
 
-async def set_up(context: CellContext, claim: Claim, attempt: OpenAttempt, app: AppLife) -> SetUp:
-    """Done again for an attempt, it gives the same sandbox. Raises Cancelled; SandboxLost when one whose agent had begun is gone."""
-    if attempt.agent_started_at is not None and await context.backend.find(attempt.sandbox) is None:
-        raise SandboxLost(f"{attempt.sandbox} is gone; its agent had started at {attempt.agent_started_at:%H:%M:%S}")
+async def lay_ground(context: CellContext, claim: Claim, attempt: OpenAttempt) -> Ground:
+    """Raises Cancelled, BuildError and FenceLost."""
     key, run = CellKey.parse(claim.key), context.experiment.run
-    arm = run.arm(key.arm)
+    arm, world = run.arm(key.arm), run.worlds[key.world]
     began = time.monotonic()
-    world = run.worlds[key.world]
     prepared = await _while_wanted(context, context.layers.prepared(context.source, arm, world, context.world_dirs[world]))
-    built = time.monotonic()
+    layers_s = time.monotonic() - began
     secrets = await asyncio.to_thread(context.secrets.deliver, claim, attempt, arm)
-    sandbox = await context.backend.get_or_create(_spec(context, claim, attempt, prepared, secrets))
+    return Ground(prepared, secrets, layers_s)
+
+
+async def take_ready(context: CellContext, claim: Claim, attempt: OpenAttempt, ground: Ground) -> OpenAttempt:
+    """The attempt with a sandbox that stood ready for just such a cell; unchanged when there is none. Raises FenceLost."""
+    key, run = CellKey.parse(claim.key), context.experiment.run
+    wanted = spec_digest(ground.prepared, run.worlds[key.world], run.arm(key.arm).manifest, ground.secrets.versions)
+    return await take_warm(context.warm, claim, attempt, wanted)
+
+
+async def set_up(context: CellContext, claim: Claim, attempt: OpenAttempt, ground: Ground, app: AppLife) -> Sandbox:
+    """Done again for an attempt, it gives the same sandbox. Raises Cancelled; SandboxLost when one whose agent had begun is gone."""
+    begun = attempt.agent_started_at
+    if begun is not None and await context.backend.find(attempt.sandbox) is None:
+        raise SandboxLost(f"{attempt.sandbox} is gone; its agent had started at {begun:%H:%M:%S}")
+    key, run = CellKey.parse(claim.key), context.experiment.run
+    spec = _spec(context, claim, attempt, ground)
+    began = time.monotonic()
+    warm = attempt.sandbox != sandbox_name(context.installation, claim.key, attempt.number)
+    sandbox, ready_s = None, None
+    if warm and begun is None:
+        sandbox = await move_in(context.backend, spec, run.arm(key.arm).manifest)
+        warm = sandbox is not None
+    stood_ready = sandbox is not None
+    sandbox = sandbox or await context.backend.get_or_create(spec)
     made = time.monotonic()
     # once an agent has begun, a service that ended is not for the setup to judge
-    ready_s = await app.start(sandbox, AGENT_ENV) if attempt.agent_started_at is None else None
+    if begun is None and not stood_ready:
+        ready_s = await app.start(sandbox, AGENT_ENV)
     context.stop_if_cancelled()
-    app.evidence |= {"layer": prepared.key, "image_commit": prepared.image_commit}
+    app.evidence |= {"layer": ground.prepared.key, "image_commit": ground.prepared.image_commit}
     app.evidence["setup"] = {
-        "layers_s": round(built - began, 4),
-        "sandbox_s": round(made - built, 4),
+        "warm": warm,
+        "layers_s": round(ground.layers_s, 4),
+        "sandbox_s": round(made - began, 4),
         "services_s": None if ready_s is None else round(ready_s, 4),
     }
-    return SetUp(sandbox, prepared)
+    return sandbox
 
 
 async def _while_wanted(context: CellContext, work: Coroutine[Any, Any, T]) -> T:
@@ -69,17 +96,17 @@ async def _while_wanted(context: CellContext, work: Coroutine[Any, Any, T]) -> T
         task.cancel()
 
 
-def _spec(context: CellContext, claim: Claim, attempt: OpenAttempt, prepared: Prepared, secrets: Delivered) -> SandboxSpec:
+def _spec(context: CellContext, claim: Claim, attempt: OpenAttempt, ground: Ground) -> SandboxSpec:
     key, run = CellKey.parse(claim.key), context.experiment.run
     manifest = run.arm(key.arm).manifest
     return SandboxSpec(
         name=attempt.sandbox,
         installation=context.installation,
-        tags={"purpose": "cell", "cell": claim.key, "attempt": str(attempt.number), "stands_on": prepared.key},
-        layers=prepared.layers,
-        world=prepared.world_dir,
+        tags={"purpose": "cell", "cell": claim.key, "attempt": str(attempt.number), "stands_on": ground.prepared.key},
+        layers=ground.prepared.layers,
+        world=ground.prepared.world_dir,
         files={CASE_FILE: case_json(context.experiment.run, key)},
-        secrets=secrets.values,
+        secrets=ground.secrets.values,
         egress=manifest.egress,
         resources=Resources(**manifest.resources.model_dump()),
         lifetime_s=modal_plan.lifetime_s(run.case(key.case_name).limits.wall_s),

@@ -173,6 +173,13 @@ class Sandbox(Protocol):
         """Under /out only."""
         ...
 
+    async def add_file(self, path: str, data: bytes) -> None:
+        """A further one of the spec's `files`: read-only, under /run/evals, whole from the first moment. Again: it is replaced.
+
+        Raises SandboxLost, and SpecError for a path that no such file can have.
+        """
+        ...
+
     async def read(self, path: str, max_bytes: int) -> bytes | None:
         """A regular file under /out; None when there is none. Raises SandboxError when it is larger than `max_bytes`."""
         ...

@@ -122,6 +122,11 @@ class ModalSandbox:
         if done.code != 0:
             raise SandboxError(f"{path} in {self.name} can't be written: {done.complaint}")
 
+    async def add_file(self, path: str, data: bytes) -> None:
+        done = await self.as_root(scripts.ADD_FILE, script.check_file(path), stdin=data)
+        if done.code != 0:
+            raise SandboxError(f"{path} can't be put into {self.name}: {done.complaint}")
+
     async def read(self, path: str, max_bytes: int) -> bytes | None:
         data = await self._content("read", path, str(max_bytes + 1))
         if data is not None and len(data) > max_bytes:

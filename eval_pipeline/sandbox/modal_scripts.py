@@ -49,6 +49,12 @@ tar -xf - -C $d --no-same-owner
 : >"$d/ready-$0"
 """
 
+# $0: the path below. stdin: the content. Nothing but root writes there
+ADD_FILE = f"""set -eu; umask 022; cd {RUN_DIR}
+case $0 in */*) mkdir -p -- "./${{0%/*}}" ;; esac
+cat >".new-$$"; chmod 444 ".new-$$"; mv -f -T -- ".new-$$" "./$0"
+"""
+
 # $0: the command's id. stdin: its script; the first one stands. Ends once the command is on record
 START = f"""cd {RUN_DIR} && umask 022 || exit 9
 cat >"inbox/.$$" && {{ ln "inbox/.$$" "inbox/$0" 2>/dev/null; rm -f "inbox/.$$"; }}

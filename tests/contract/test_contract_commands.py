@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eval_pipeline.errors import SpecError
+from eval_pipeline.errors import SandboxLost, SpecError
 from eval_pipeline.sandbox.base import CommandState, Phase, Sandbox, SandboxSpec
 
 if TYPE_CHECKING:
@@ -102,6 +102,25 @@ async def test_binary_arguments_environment_and_output(sandbox: Sandbox) -> None
     _, stdout, stderr = await finished(sandbox, "c")
     assert stdout == bytes(range(1, 256)) * 2
     assert stderr == b"\0\xff"
+
+
+async def test_a_file_added_later_is_as_one_of_the_first(sandbox: Sandbox) -> None:
+    content = bytes(range(256)) * 40
+    await sandbox.add_file("/run/evals/case.json", b"the second")
+    await sandbox.add_file("/run/evals/late/er/file", content)
+    seen = "cat /run/evals/case.json && sha256sum < /run/evals/late/er/file && stat -c %a /run/evals/late/er/file"
+    _, stdout, _ = await run(sandbox, seen)
+    assert stdout.startswith(b"the second")
+    assert hashlib.sha256(content).hexdigest().encode() in stdout and b"\n444\n" in stdout
+    tries = "cd /run/evals; echo x > case.json; rm -f case.json; mv late gone; echo x > late/er/file; touch late/new; cat case.json; ls late"
+    _, stdout, _ = await run(sandbox, tries, "tries")
+    assert stdout == b"the seconder\n"
+    for path in ("/out/x", "/run/evals/inbox/x", "/run/evals/a/../../x", "/run/evals/runner.sh", "/run/evals"):
+        with pytest.raises(SpecError):
+            await sandbox.add_file(path, b"")
+    await sandbox.terminate()
+    with pytest.raises(SandboxLost):
+        await sandbox.add_file("/run/evals/case.json", b"x")
 
 
 async def test_start_is_idempotent(sandbox: Sandbox) -> None:

@@ -54,6 +54,7 @@ def test_every_asset_says_what_it_is_and_whose() -> None:
         "world_snapshots",
         "sandbox_secrets",
         "app_image",
+        "warm_sandboxes",
         "cell_results",
         "scored_table",
         "leaderboard",
@@ -61,7 +62,7 @@ def test_every_asset_says_what_it_is_and_whose() -> None:
     for key in keys:
         node = graph.get(key)
         assert node.group_name != "default" and node.owners and node.description and node.kinds, key
-        assert (node.partitions_def is None) == (key.to_user_string() in ("sandbox_secrets", "app_image")), key
+        assert (node.partitions_def is None) == (key.to_user_string() in ("sandbox_secrets", "app_image", "warm_sandboxes")), key
 
 
 def test_every_job_says_what_it_does() -> None:

@@ -49,10 +49,16 @@ def check_spec(spec: SandboxSpec) -> None:
     if not NAME.fullmatch(spec.name):
         raise SpecError(f"{spec.name!r} is no sandbox name", hint="use lower case letters, digits and '-', 63 at most")
     for path in spec.files:
-        parts = path.split("/")
-        if not path.startswith(f"{RUN_DIR}/") or {"", ".", ".."} & set(parts[1:]) or parts[3] in RESERVED:
-            raise SpecError(f"the file {path!r} has no place of its own below {RUN_DIR}")
+        check_file(path)
     secrets_message(spec.secrets)
+
+
+def check_file(path: str) -> str:
+    """What of it lies below /run/evals. Raises SpecError."""
+    parts = path.split("/")
+    if not path.startswith(f"{RUN_DIR}/") or {"", ".", ".."} & set(parts[1:]) or parts[3] in RESERVED:
+        raise SpecError(f"the file {path!r} has no place of its own below {RUN_DIR}")
+    return path.removeprefix(f"{RUN_DIR}/")
 
 
 def secrets_message(secrets: Mapping[str, str]) -> bytes:
