@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from eval_pipeline.domain.app import AppManifest
+from eval_pipeline.domain.app import AppManifest, ServicesSpec
 from eval_pipeline.domain.outcome import ServiceEnd
-from eval_pipeline.environment.lifecycle import dump_state, ended_service, silent_service, start_services
-from eval_pipeline.errors import BuildError
-from eval_pipeline.sandbox.base import CommandState, Phase, Sandbox
+from eval_pipeline.environment.lifecycle import DOWN_TIMEOUT_S, UP, dump_state, ended_service, silent_service, start_services
+from eval_pipeline.errors import BuildError, SandboxError
+from eval_pipeline.runner.output import parse_result
+from eval_pipeline.sandbox.base import OUTPUT_DIR, CommandState, Phase, Sandbox
 
 _EVERY_S, _GRACE_S, _SETTLE_S, _POLL_S = 1.0, 15.0, 0.5, 0.02
+_LOOK_BYTES = 2**20
 
 
 class AppLife:
@@ -47,13 +49,17 @@ class AppLife:
         """A service's end and the agent's failure over it come together: the supervisor may still be about to say so."""
         if self._services is None or agent.phase is Phase.LOST:
             return
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + (0 if agent.exit_code == 0 else _SETTLE_S)
-        while (end := await ended_service(sandbox)) is None and loop.time() < deadline:
-            await asyncio.sleep(_POLL_S)
-        self.ended = end or (None if agent.exit_code == 0 else await silent_service(sandbox, self._services))
+        if agent.exit_code == 0 and await _answered(sandbox):
+            self.ended = await ended_service(sandbox)
+        else:
+            self.ended = await _end_within(sandbox, _SETTLE_S) or await self._end_of_silent(sandbox, self._services)
         if self.ended is not None:
             self.evidence["service_end"] = self.ended.said
+
+    async def _end_of_silent(self, sandbox: Sandbox, services: ServicesSpec) -> ServiceEnd | None:
+        """Of services that answer no more: `up` may take its time to stop those that are left, and only then says which ended."""
+        silent = await silent_service(sandbox, services)
+        return silent and (await _end_within(sandbox, DOWN_TIMEOUT_S) or silent)
 
     async def dump(self, sandbox: Sandbox) -> None:
         """Without a dump there is no difference to the world as it was; the record then says why."""
@@ -66,3 +72,23 @@ class AppLife:
             self.evidence["dump_s"] = round(await dump_state(sandbox, self._manifest), 4)
         except BuildError as error:
             self.evidence["dump_error"] = str(error)
+
+
+async def _end_within(sandbox: Sandbox, timeout_s: float) -> ServiceEnd | None:
+    """None as well when `up` has left its services to themselves: it says nothing more."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while True:
+        may_end = (await sandbox.state(UP)).phase is Phase.RUNNING and asyncio.get_running_loop().time() < deadline
+        if (end := await ended_service(sandbox)) is not None or not may_end:
+            return end
+        await asyncio.sleep(_POLL_S)
+
+
+async def _answered(sandbox: Sandbox) -> bool:
+    """Whether the agent calls its work done. A result that is too large to look into counts as one."""
+    try:
+        data = await sandbox.read(f"{OUTPUT_DIR}/result.json", _LOOK_BYTES)
+    except SandboxError:
+        return True
+    result = None if data is None else await asyncio.to_thread(parse_result, data)
+    return result is not None and result.status in ("ok", "refusal")

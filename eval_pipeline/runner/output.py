@@ -72,8 +72,12 @@ def read_output(bundle: Path) -> Output:
 def _result(stream: IO[bytes], size_bytes: int) -> AgentResult:
     if size_bytes > RESULT_MAX_BYTES:
         return AgentResult(status=None, error=f"result.json is {size_bytes} bytes; at most {RESULT_MAX_BYTES} are read")
+    return parse_result(stream.read())
+
+
+def parse_result(data: bytes) -> AgentResult:
     try:
-        return read_result(json.loads(stream.read()))
+        return read_result(json.loads(data))
     except (ValueError, RecursionError) as error:
         return AgentResult(status=None, error=f"result.json is not JSON: {error}")
 

@@ -22,11 +22,13 @@ UP = (
     "#!/bin/sh\n"
     + WAY
     + """
-case $way in never-up) echo "port taken" >&2; exit 9 ;; left-alone) (setsid sh -c 'sleep 4; rm /tmp/serves' &) ; touch /tmp/serves; exit 0 ;; esac
+working() { until [ -f /tmp/working ]; do sleep 0.1; done; }
+case $way in never-up) echo "port taken" >&2; exit 9 ;; left-alone) (setsid sh -c 'until [ -f /tmp/working ]; do sleep 0.1; done; rm /tmp/serves' &) ; touch /tmp/serves; exit 0 ;; esac
 touch /tmp/serves
-( case $way in crashes) sleep 2; exit 3 ;; segfaults|hangs-after) sleep 2; exec sh -c 'kill -SEGV $$' ;; esac; exec sleep 1000 ) &
+( case $way in crashes|lingers|says-so) working; exit 3 ;; segfaults|hangs-after) working; exec sh -c 'kill -SEGV $$' ;; esac; exec sleep 1000 ) &
 wait $!; code=$?
 rm -f /tmp/serves; echo "the store ended with $code" >&2
+case $way in lingers|says-so) sleep 6 ;; esac
 exit $code
 """
 )
@@ -34,8 +36,12 @@ exit $code
 AGENT = (
     WAY
     + """
+touch /tmp/working
 case $way in
-  crashes|segfaults|left-alone) while [ -f /tmp/serves ]; do sleep 0.1; done; exit 1 ;;
+  crashes|segfaults|left-alone|lingers) while [ -f /tmp/serves ]; do sleep 0.1; done; exit 1 ;;
+  says-so)
+    while [ -f /tmp/serves ]; do sleep 0.1; done
+    printf '{"status": "error", "error": "nobody answers me"}' > "$EVALS_OUTPUT/result.json"; exit 0 ;;
   hangs-after) sleep 1000 ;;
   survives) answer yes ;;
   forges) mkdir -p "$EVALS_OUTPUT/state/documents"; echo forged > "$EVALS_OUTPUT/state/documents/lease.txt"; answer yes ;;
@@ -60,6 +66,8 @@ WAYS: dict[str, tuple[str, str | None, str | None]] = {
     "crashes": ("agent_error", "service", "the store ended with 3"),
     "segfaults": ("agent_error", "service", "the store ended with 139"),
     "hangs-after": ("agent_error", "service", "the store ended with 139"),
+    "lingers": ("agent_error", "service", "the store ended with 3"),  # `up` ends long after its services have gone
+    "says-so": ("agent_error", "service", "the store ended with 3"),
     "left-alone": ("agent_error", "service", "nobody answers"),
     "never-up": ("infra_failure", None, "port taken"),
 }
