@@ -13,6 +13,7 @@ import pytest
 from support.modal_loopback import LoopbackModal, loopback_modal
 from support.places import short_dir
 
+from eval_pipeline.gateway.client import stop
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.postgres import embedded_server
 
@@ -21,6 +22,17 @@ from eval_pipeline.store.postgres import embedded_server
 def state_dir() -> Generator[Path]:
     with short_dir() as folder:
         yield folder
+
+
+@pytest.fixture(scope="session")
+def shared_state() -> Generator[Path]:
+    """One state directory a worker, so that Postgres' data and the base layers are made once."""
+    with short_dir() as folder:
+        state = folder / "state"
+        state.mkdir()
+        with embedded_server(Settings(state_dir=state, worlds_dir=folder)):  # keeps the server for the session
+            yield state
+        stop(state)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Whole runs through the CLI. One state directory a worker, so that Postgres' data and the base layer are made once."""
+"""Whole runs through the CLI, by default in the state directory that a worker's tests share."""
 
 from __future__ import annotations
 
@@ -10,18 +10,6 @@ from support.places import short_dir
 from support.project import Project
 
 from eval_pipeline.gateway.client import stop
-from eval_pipeline.settings import Settings
-from eval_pipeline.store.postgres import embedded_server
-
-
-@pytest.fixture(scope="session")
-def shared_state() -> Generator[Path]:
-    with short_dir() as folder:
-        state = folder / "state"
-        state.mkdir()
-        with embedded_server(Settings(state_dir=state, worlds_dir=folder)):  # keeps the server for the session
-            yield state
-        stop(state)
 
 
 @pytest.fixture
