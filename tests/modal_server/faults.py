@@ -29,7 +29,12 @@ MUTATING = (
 
 @dataclass
 class Fault:
-    """kind: exhausted, unavailable, slow, lost_answer, lost_worker or expired. times: None means for ever, at `rate`."""
+    """times: None means for ever, at `rate`. kind:
+
+    exhausted, throttled   the rate limit, without and with a policy by which the client repeats the call
+    unavailable            nothing happens        lost_answer   it happens, and the caller does not hear of it
+    slow, late             before it happens, and after it: `delay_s`
+    """
 
     method: str
     kind: str
@@ -52,11 +57,11 @@ class Faults:
 
     def of(self, method: str) -> set[str]:
         """The kinds that strike this call now."""
-        return {fault.kind for fault in self.orders if fault.kind != "slow" and fault.strikes(method)}
+        return {fault.kind for fault in self.orders if fault.kind not in ("slow", "late") and fault.strikes(method)}
 
-    async def delay(self, method: str) -> None:
+    async def delay(self, method: str, kind: str) -> None:
         for fault in self.orders:
-            if fault.kind == "slow" and fault.strikes(method):
+            if fault.kind == kind and fault.strikes(method):
                 await asyncio.sleep(fault.delay_s)
 
 

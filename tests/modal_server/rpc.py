@@ -55,6 +55,7 @@ class Exposed:
                 answer = await (method(request, stream.metadata) if takes_metadata else method(request))
                 if key[1] and name in faults.MUTATING:
                     self._answers[key] = answer
+            await self._orders.delay(name, "late")
             if "lost_answer" in kinds:
                 raise faults.unavailable()
             await stream.send_message(answer)
@@ -82,7 +83,7 @@ class Exposed:
         return handle
 
     async def _before(self, name: str) -> set[str]:
-        await self._orders.delay(name)
+        await self._orders.delay(name, "slow")
         kinds = self._orders.of(name)
         if "exhausted" in kinds:
             raise faults.exhausted()

@@ -155,10 +155,11 @@ async def test_a_layer_takes_no_secret_no_file_and_no_process_along(make: Make) 
 
 
 @pytest.mark.slow
-async def test_a_create_that_is_cancelled_is_found_again(make: Make, modal_server: LoopbackModal, app: str) -> None:
+@pytest.mark.parametrize("kind", ["slow", "late"])
+async def test_a_create_that_is_cancelled_is_found_again(kind: str, make: Make, modal_server: LoopbackModal, app: str) -> None:
     made, wanted = make(), spec()
     await made.base_layer()
-    modal_server.order({"method": "SandboxCreateV2", "kind": "slow", "delay_s": 1.0})
+    modal_server.order({"method": "SandboxCreateV2", "kind": kind, "delay_s": 1.0})
     task = asyncio.create_task(made.get_or_create(wanted))
     await asyncio.sleep(0.5)
     task.cancel()
