@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 5.0
 WANTED = {"setups": 8, "running": 1024, "parsers": 2}
+MODAL_SETUPS = 64
 _WAIT_FOR_OTHERS_S = 1.0
 _ASK_TIMEOUT_S = 5.0
 
@@ -191,12 +192,19 @@ class Engine:
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
         """In the heartbeat's thread."""
-        share = self.services.leases.renew(self._engine_id, WANTED)
+        share = self.services.leases.renew(self._engine_id, self._wanted())
         if self.services.ledger.cancel_requested(self.experiment.id) or self._asked():
             self._cancel = True
         loop.call_soon_threadsafe(self._resize, share)
 
+    def _wanted(self) -> dict[str, int]:
+        if self.experiment.run.backend != "modal":
+            return WANTED
+        most = self.services.settings.modal.max_sandboxes
+        return {"modal setups": MODAL_SETUPS, "modal running": most, "parsers": WANTED["parsers"]}
+
     def _resize(self, share: dict[str, int]) -> None:
+        share = {name.removeprefix("modal "): amount for name, amount in share.items()}
         self._running.resize(share["running"])
         # With more engines than places some get none; one each is a little more than the limit, and nobody waits for ever.
         self._setups.resize(max(1, share["setups"]))

@@ -55,6 +55,7 @@ def test_an_experiment_runs_on_modal_and_leaves_nothing(project: Project, modal_
     assert project.evals("sandbox", "list", "--backend", "modal") == []
 
 
+@pytest.mark.long
 def test_a_lost_worker_is_our_fault_and_the_cell_is_tried_again(project: Project, modal_server: LoopbackModal) -> None:
     project.agent("sleep 2; answer yes")
     project.case()

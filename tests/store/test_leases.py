@@ -150,3 +150,10 @@ def test_cells_of_an_engine_whose_lease_ran_out_are_others_even_when_it_renews(b
     books.claim(run, heir)
     books.leases.renew(slow, WANTED)
     assert books.ledger.claim(slow, keys(run), HERE.place) == []
+
+
+def test_what_runs_elsewhere_shares_nothing_with_this_machine(books: Books) -> None:
+    here, there = books.engine(), books.engine()
+    books.leases.renew(here, WANTED)
+    assert books.leases.renew(there, {"modal setups": 64, "modal running": 2000}) == {"modal setups": 64, "modal running": 2000}
+    assert books.leases.renew(here, WANTED) == {"setups": 8, "running": 64}
