@@ -52,7 +52,17 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
+def _open_standard_streams() -> None:
+    """Of a caller that closed some: the next file opened would take the number, and be read as what a person typed."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number
+
+
 def main() -> None:
+    _open_standard_streams()
     as_json = "--json" in sys.argv[1:]
     try:
         code = cli.main(args=sys.argv[1:], prog_name="evals", standalone_mode=False)

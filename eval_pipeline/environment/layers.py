@@ -98,7 +98,8 @@ class Layers:
         key = digest([PREPARED, base.key, arm.tree, how, world_digest])
 
         async def make() -> LayerRow:
-            if (known := await self.book.known(key)) is not None:
+            known = await self.book.known(key)
+            if known is not None and await self._has_state(known):
                 return known
             runtime = await self.images.runtime(source, arm)
             build = Build(
@@ -125,6 +126,10 @@ class Layers:
             )
 
         return await self.builder.once(key, make)
+
+    async def _has_state(self, row: LayerRow) -> bool:
+        """Every cell's state is compared with it, so one that is gone is dumped again."""
+        return row.state is None or await asyncio.to_thread(self._store.exists, row.state)
 
     async def _state(self, build: Build, ref: str, manifest: AppManifest) -> str:
         """The app's own dump of the prepared layer, before any agent: services up, dumped, collected."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,8 @@ from eval_pipeline.specs.yaml_file import Location, YamlFile, parse_model
 from eval_pipeline.store.snapshots import scan_world
 
 MANIFEST_NAME = "evals.app.yaml"
+_MOST = {"cpu": 1024, "memory_mib": 16 << 20, "disk_mib": 16 << 20}
+_MOST_WALL_S = 30 * 24 * 3600
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ def lock_experiment(library: Library, path: Path) -> Locked:
     file, spec = library.experiment(path)
     with _placed(file, ("dataset",)):
         cases = library.dataset_cases(spec.dataset)
+        for case in cases:
+            _refuse_slips(f"`limits` of the case {case.name}", {"wall_s": case.spec.limits.wall_s}, {"wall_s": _MOST_WALL_S})
     with _placed(file, ("app",)):
         app = library.app(spec.app)
     repo = library.app_repo(app)
@@ -105,7 +109,17 @@ def _lock(repo: Path, app_path: str, arm: ArmSpec) -> LockedArm:
     commit = None if arm.ref == WORKTREE else git.resolve(repo, arm.ref)
     tree = git.worktree_tree(repo, app_path) if commit is None else git.tree_of(repo, commit, app_path)
     manifest = read_manifest(repo, tree)
+    _refuse_slips("`resources` of the app", manifest.resources.model_dump(), _MOST)
+    if manifest.image.requirements is not None:
+        git.read_file(repo, tree, manifest.image.requirements)  # asked here, before anything is spent
     return LockedArm(name=arm.name, ref=arm.ref, commit=commit, tree=tree, manifest=manifest, config=canonical_config(arm.config))
+
+
+def _refuse_slips(what: str, values: Mapping[str, float | None], most: Mapping[str, float]) -> None:
+    """Here and no rule of the models, which must read every lock that was ever stored."""
+    for name, limit in most.items():
+        if (value := values[name]) is not None and value > limit:
+            raise SpecError(f"{what}: {name} is {value:g}, and {limit} is the most that can be kept", hint="correct the number")
 
 
 def lock_app(repo: Path, app_path: str, ref: str) -> LockedArm:

@@ -60,6 +60,13 @@ def test_a_command_in_place_of_a_shell_and_a_large_input(ran: tuple[Project, str
     assert (done.returncode, done.stdout == text) == (0, True), done.stderr
 
 
+def test_closed_input_is_an_empty_one(ran: tuple[Project, str]) -> None:
+    project, key = ran
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", *EVALS, "cell", "shell", key]
+    done = subprocess.run(command, env=project.env, cwd=project.root, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
 def test_at_a_terminal_it_is_a_terminal(ran: tuple[Project, str]) -> None:
     project, key = ran
     ours, theirs = pty.openpty()

@@ -206,6 +206,10 @@ async def test_the_state_before_any_agent_is_kept(shop: Workshop) -> None:
         member = archive.extractfile("out/state/documents/m")
         assert member is not None and member.read() == b"w"
     assert await shop.backend.list() == []
+    (lost,) = (shop.state_dir / "artifacts").rglob(prepared.state)
+    lost.unlink()
+    repaired = await shop.layers().prepared(shop.source(commit), shop.arm(commit), *shop.world("w"))
+    assert repaired.key == prepared.key and repaired.state is not None and shop.store.exists(repaired.state)
 
 
 async def test_services_that_never_answer_fail_the_prepared_layer_with_their_words(shop: Workshop) -> None:

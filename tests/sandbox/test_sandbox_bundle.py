@@ -95,6 +95,14 @@ def test_a_state_that_is_itself_a_link_is_skipped(tmp_path: Path) -> None:
     assert pack(out, logs, tmp_path / "b.tar.gz").skipped == {"state": "a symbolic link"}
 
 
+def test_a_large_state_costs_nothing_that_the_agent_wrote(tmp_path: Path) -> None:
+    out, logs = folders(tmp_path)
+    for name, size in (("state/database/rows.jsonl", 60), ("transcript.jsonl", 40), ("files/state", 10)):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_bytes(b"x" * size)
+    assert pack(out, logs, tmp_path / "b.tar.gz", max_bytes=100).skipped.keys() == {"state/database/rows.jsonl"}
+
+
 def test_equal_content_gives_equal_bytes(tmp_path: Path) -> None:
     made: list[bytes] = []
     for name, stamp in (("one", 1), ("two", 2_000_000_000)):

@@ -48,6 +48,27 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
+def test_a_file_of_the_image_that_is_not_there(project: Project) -> None:
+    manifest(project, image={"base": "host", "requirements": "requirements.lock"})
+    with pytest.raises(
+        SpecError, match=r"^worlds_src/experiments/x\.yaml:5: arm 'a': requirements\.lock is not in the app's folder"
+    ):
+        lock(project)
+
+
+@pytest.mark.parametrize("resources", [{"cpu": 1e300}, {"memory_mib": 10**30}, {"disk_mib": 10**30}])
+def test_resources_that_no_machine_has(project: Project, resources: dict[str, Any]) -> None:
+    manifest(project, resources=resources)
+    with pytest.raises(SpecError, match=r"^worlds_src/experiments/x\.yaml:5: arm 'a': `resources` of the app: .* is the most"):
+        lock(project)
+
+
+def test_a_time_limit_that_no_ledger_can_hold(project: Project) -> None:
+    project.case(limits={"wall_s": 1e300})
+    with pytest.raises(SpecError, match=r"x\.yaml:2: `limits` of the case w\.c: wall_s is 1e\+300"):
+        lock(project)
+
+
 @pytest.mark.parametrize("app, world_yaml, said", REFUSED)
 def test_a_world_that_an_arm_cannot_restore(project: Project, app: dict[str, Any], world_yaml: dict[str, Any], said: str) -> None:
     commit = manifest(project, **app)

@@ -71,6 +71,7 @@ def pack(out_dir: Path, logs_dir: Path, dest: Path, max_bytes: int = MAX_BYTES, 
     """Write `out/...`, `logs/...` and, if need be, `skipped.json` to the tar.gz `dest`, atomically. Equal content gives equal bytes.
 
     Regular files and directories, and links into the world below `out/state/`, `max_entries` in each of the two trees. Once the files' sizes sum up to `max_bytes` the ones that don't fit are skipped;
+    the app's state comes after all that the agent wrote, so that a large one costs no transcript;
     a file that shrank meanwhile is listed too, its missing end being zeros.
     """
     dest.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +134,7 @@ def _entries(packing: _Packing, dir_fd: int, shown: str) -> Iterator[tuple[str, 
         if next(listing, None) is not None:
             packing.skip(shown or "./", "holds more entries than the bundle has left")
     packing.left_entries -= len(names)
-    for name in sorted(names, key=os.fsencode):
+    for name in sorted(names, key=lambda name: (shown + name == "state", os.fsencode(name))):
         try:
             yield name, os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode
         except FileNotFoundError:
