@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -121,6 +122,43 @@ def status(settings: Settings, as_json: bool) -> None:
             table(columns, [[row[name] for name in columns] for row in rows], right=["ready_s", "left_s"])
 
     emit(data | {"warm": rows}, as_json, people)
+
+
+class _Age(click.ParamType):
+    name = "AGE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)(min|h|d)", str(value))
+        if found is None:
+            self.fail(f"{value!r} is no age: write 14d, 12h or 90min", param, ctx)
+        return float(found[1]) * {"min": 60, "h": 3600, "d": 86400}[found[2]]
+
+
+@command.command("gc")
+@click.option("--older-than", "unused_s", type=_Age(), default="14d", show_default=True, help="Unused for so long.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+@json_option
+@with_settings
+def collect(settings: Settings, unused_s: float, dry_run: bool, as_json: bool) -> None:
+    """Remove layers that nobody used for long, and what crashes left of others. Cells and builds may go on meanwhile.
+
+    What a living sandbox stands on, what an unfinished experiment needs, and an app's newest image stay.
+    """
+    from eval_pipeline.runner.layer_gc import collect as collect_layers
+    from eval_pipeline.runner.services import open_services
+    from eval_pipeline.store.records import open_records
+
+    with open_records(settings) as records, open_services(settings, records) as services:
+        gone = asyncio.run(collect_layers(services, unused_s, dry_run=dry_run))
+    rows = [one.__dict__ for one in gone]
+
+    def people() -> None:
+        for row in rows:
+            click.echo(f"{row['kind']}  {row['app'] or '-'}  {_commit(row['commit']) if row['app'] else '-'}  {row['key'][:12]}")
+        size = sum(row["size_bytes"] or 0 for row in rows) / 2**20
+        click.echo(f"{len(rows)} layers {'would be ' if dry_run else ''}removed, {size:.1f} MiB")
+
+    emit({"removed": rows, "dry_run": dry_run}, as_json, people)
 
 
 def _row(row: LayerRow, worlds: dict[str, str]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ NOUNS = {
     "experiment": ("experiment", "Experiments: plan, run, list, status, cells, rerun, cancel."),
     "cell": ("cell", "One cell: show, diff, logs, files, shell."),
     "leaderboard": ("leaderboard", "Arms side by side, with what is missing."),
-    "image": ("image", "What cells stand on: list, status, build, warm."),
+    "image": ("image", "What cells stand on: list, status, build, warm, gc."),
     "secrets": ("secrets", "Secrets that apps declare: list, sync. Never a value."),
     "sandbox": ("sandbox", "Sandboxes on this machine: list, reap."),
     "import": ("importing", "Import published benchmarks as worlds and cases."),

@@ -20,6 +20,8 @@ class LayerBook:
         if row is None:
             return None
         chain = [*row.parents, key]
+        if not await asyncio.to_thread(self.rows.touch, chain):  # first: what is in use is not collected
+            return None
         recorded = await asyncio.to_thread(self.rows.of_keys, chain)
         there = len(recorded) == len(chain) and await self.there({part.key: part.ref for part in recorded.values()})
         return row if there else None

@@ -6,8 +6,8 @@ import asyncio
 import fcntl
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,7 +56,10 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """What a layer is made of. secrets: for the steps that ask for them. egress: of the whole sandbox."""
+    """What a layer is made of. secrets: for the steps that ask for them. egress: of the whole sandbox.
+
+    above: the key of the highest parent; None when that is the base.
+    """
 
     key: str
     app: str
@@ -64,6 +67,7 @@ class Build:
     steps: Sequence[Step]
     resources: AppResources
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    above: str | None = None
     world: Path | None = None
     egress: Sequence[str] = ()
     egress_local: Sequence[str] = ()
@@ -139,7 +143,7 @@ class Builder:
         spec = SandboxSpec(
             name=sandbox_name(self._installation, f"{purpose}:{build.key}", 0),
             installation=self._installation,
-            tags={"purpose": purpose, "layer": build.key},
+            tags={"purpose": purpose, "layer": build.key, **({"stands_on": build.above} if build.above else {})},
             layers=build.parents,
             world=build.world,
             files=build.files,
@@ -182,6 +186,17 @@ async def _require_quiet(sandbox: Sandbox, after: str) -> None:
         raise BuildError(
             f"processes were left running: {', '.join(left)}", hint="stop what the command starts before it ends, and wait for it"
         )
+
+
+@contextmanager
+def held_now(lock_dir: Path, key: str) -> Generator[bool]:
+    """Hold the key against builders if nobody has it; whether that is so."""
+    lock_dir.mkdir(parents=True, exist_ok=True)
+    handle = os.open(_lock_file(lock_dir, key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield _try_lock(handle)
+    finally:
+        os.close(handle)
 
 
 def in_progress(lock_dir: Path, key: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -109,7 +109,7 @@ class Images:
         manifest = arm.manifest
         bundle = await asyncio.to_thread(git.bundle, source.repo, arm.tree, over=image.tree)
         reset = ("reset", manifest.reset or manifest.build)
-        built = await self._build(key, [base.ref, image.ref], ("checkout", _CHECKOUT, "/"), reset, manifest, bundle)
+        built = await self._build(key, [base.ref, image.ref], ("checkout", _CHECKOUT, "/"), reset, manifest, bundle, image.key)
         return await self._book.record(
             RUNTIME,
             key,
@@ -124,9 +124,11 @@ class Images:
 
     async def _image_for(self, source: AppSource, arm: LockedArm, base: Base) -> LayerRow:
         """The nearest image at an ancestor; else a new one, at the arms' common ancestor if that serves them, or at the arm itself."""
-        found = await asyncio.to_thread(self._nearest, source.repo, arm, base)
-        if found is not None:
-            return found
+        gone: set[str] = set()
+        while (found := await asyncio.to_thread(self._nearest, source.repo, arm, base, gone)) is not None:
+            if await self._book.known(found.key) is not None:
+                return found
+            gone.add(found.key)
         if source.commits and arm.commit is not None:
             shared = await asyncio.to_thread(git.common_ancestor, source.repo, source.commits)
             image = await self._image_at(source, shared, base) if shared not in (None, arm.commit) else None
@@ -134,8 +136,8 @@ class Images:
                 return image
         return await self.image(source, arm.commit, arm.tree, arm.manifest)
 
-    def _nearest(self, repo: Path, arm: LockedArm, base: Base) -> LayerRow | None:
-        there = self._book.images(arm.manifest.name, base.key)
+    def _nearest(self, repo: Path, arm: LockedArm, base: Base, without: Container[str]) -> LayerRow | None:
+        there = [row for row in self._book.images(arm.manifest.name, base.key) if row.key not in without]
         if same := [row for row in there if row.tree == arm.tree]:
             return same[0]
         away = [(git.distance(repo, row.commit, arm.commit or "HEAD"), row) for row in there if row.commit is not None]
@@ -161,6 +163,7 @@ class Images:
         command: tuple[str, Sequence[str] | None],
         manifest: AppManifest,
         bundle: bytes,
+        above: str | None = None,
     ) -> Built:
         steps = [Step(name=fetch[0], argv=["/bin/sh", "-c", fetch[1]], workdir=fetch[2])]
         means = PhaseMeans()
@@ -171,6 +174,7 @@ class Images:
             key=key,
             app=manifest.name,
             parents=parents,
+            above=above,
             steps=steps,
             resources=manifest.resources,
             files={_BUNDLE: bundle, **means.files},

@@ -106,6 +106,7 @@ class Layers:
                 key=key,
                 app=manifest.name,
                 parents=[base.ref, *(layer.ref for layer in await self.book.chain(runtime))],
+                above=runtime.key,
                 steps=[] if manifest.restore is None else [Step(name="restore", argv=manifest.restore)],
                 resources=manifest.resources,
                 world=world_dir,

@@ -247,6 +247,13 @@ class Backend(Protocol):
         """Idempotent. For a layer that no sandbox stands on."""
         ...
 
+    def contents(self) -> Mapping[str, float]:
+        """Layers kept here, whole and half ones: key -> seconds since it was sealed. Base layers are not among them.
+
+        Empty where layers can't be listed.
+        """
+        ...
+
     @property
     def place(self) -> str:
         """Where this backend's refs mean something: they are of no use at another place."""

@@ -270,6 +270,10 @@ class ModalBackend:
     async def remove_layer(self, key: str) -> None:
         self._refs.remove(script.check_key(key))
 
+    def contents(self) -> Mapping[str, float]:
+        """Modal lists no snapshots; it ends each by itself."""
+        return {}
+
     async def base_layer(self, *, requirements: bytes | None = None, dockerfile: bytes | None = None) -> str:
         """With the wheels of a hashed pip lock at /opt/venv, or made from a Dockerfile without a build context. Built once."""
         if dockerfile is not None and requirements is not None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from eval_pipeline.store.database import Database
 from eval_pipeline.store.schema import layers
@@ -83,6 +83,29 @@ class LayerRows:
     def used(self, keys: Iterable[str]) -> None:
         change = sa.update(layers).where(self._mine, layers.c.key.in_(list(keys))).values(used_at=sa.func.now())
         self._run(lambda c: c.execute(change))
+
+    def touch(self, keys: Iterable[str]) -> bool:
+        """As used now, all of them; False when one is not recorded any more. From then on `drop` leaves them."""
+        wanted = set(keys)
+        change = sa.update(layers).where(self._mine, layers.c.key.in_(wanted)).values(used_at=sa.func.now())
+        return self._run(lambda c: c.execute(change).rowcount) == len(wanted)
+
+    def unused(self, seconds: float) -> list[LayerRow]:
+        """Those that nobody used for so long, the highest first: none of them stands on a later one."""
+        rows = self._select(self._older(seconds))
+        return sorted(rows, key=lambda row: len(row.parents), reverse=True)
+
+    def drop(self, key: str, seconds: float) -> bool:
+        """Take it off the record, unless it was used meanwhile or another one stands on it. Whether it is gone."""
+        above = sa.alias(layers)
+        stands = sa.exists().where(
+            above.c.backend == self.backend, above.c.place == self.place, above.c.parents.contains(sa.cast([key], ARRAY(sa.Text)))
+        )
+        gone = sa.delete(layers).where(self._mine, layers.c.key == key, self._older(seconds), ~stands)
+        return self._run(lambda c: c.execute(gone).rowcount) == 1
+
+    def _older(self, seconds: float) -> sa.ColumnElement[bool]:
+        return layers.c.used_at < sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
     def remove(self, keys: Iterable[str]) -> None:
         self._run(lambda c: c.execute(sa.delete(layers).where(self._mine, layers.c.key.in_(list(keys)))))

@@ -148,6 +148,12 @@ class Views:
         """Names of the sandboxes that an open attempt owns."""
         return {row.sandbox for row in self._all(sa.select(attempts.c.sandbox).where(attempts.c.ended_at.is_(None)))}
 
+    def unfinished(self) -> set[str]:
+        """Experiments, not put away, with cells that have no valid result."""
+        query = sa.select(cells.c.experiment_id).join(experiments, experiments.c.id == cells.c.experiment_id)
+        unfinished = query.where(cells.c.state != CellState.DONE, experiments.c.archived_at.is_(None)).distinct()
+        return {row.experiment_id for row in self._all(unfinished)}
+
     def experiment_ids(self, *, archived: bool = False) -> list[str]:
         """archived: those that were put away, instead of those that were not."""
         put_away = experiments.c.archived_at.is_not(None)

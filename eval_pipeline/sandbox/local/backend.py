@@ -197,6 +197,9 @@ class LocalBackend:
     async def remove_layer(self, key: str) -> None:
         await asyncio.to_thread(layers.remove, self._places.layers, key)
 
+    def contents(self) -> Mapping[str, float]:
+        return {key: age_s for key, age_s in layers.ages(self._places.layers).items() if not key.startswith(hostlayer.PREFIX)}
+
     async def base_layer(self, *, requirements: bytes | None = None, dockerfile: bytes | None = None) -> str:
         """This machine's own interpreter and the wheels, at /opt/venv. Raises BuildError with pip's own words."""
         if dockerfile is not None:

@@ -18,6 +18,7 @@ from eval_pipeline.sandbox.local.safefs import remove_tree
 
 VENV = "opt/venv"
 PYTHON = "opt/python"
+PREFIX = "host-"
 _FORMAT = 1
 _VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 _LEFT_OUT = shutil.ignore_patterns("test", "tests", "idlelib", "turtledemo", "ensurepip", "site-packages", "__pycache__", "*.a")
@@ -27,7 +28,7 @@ def key(places: Places, requirements: bytes | None) -> str:
     """Named after the interpreter, the platform, the wheels' lock and the user that owns it."""
     parts = [_FORMAT, sys.version, sysconfig.get_platform(), sys.base_prefix, places.identity]
     digest = hashlib.sha256("\0".join(map(str, parts)).encode() + b"\0" + (requirements or b"")).hexdigest()
-    return f"host-{digest[:24]}"
+    return f"{PREFIX}{digest[:24]}"
 
 
 def build(places: Places, requirements: bytes | None) -> Path:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import stat
+import time
 from pathlib import Path
 
 from eval_pipeline.sandbox.base import LayerContent
@@ -35,6 +36,15 @@ def remove(layers: Path, key: str) -> None:
     with exclusive(layers / f".{key}.lock"):
         _record(path).unlink(missing_ok=True)
         remove_tree(path)
+
+
+def ages(layers: Path) -> dict[str, float]:
+    """Every directory that is, was or would have been a layer -> seconds since it came there."""
+    now, found = time.time(), dict[str, float]()
+    for path in layers.iterdir():
+        if not path.name.startswith(".") and path.is_dir():
+            found[path.name] = now - path.stat().st_ctime
+    return found
 
 
 def _record(path: Path) -> Path:
