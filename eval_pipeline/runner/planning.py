@@ -45,7 +45,7 @@ def plan(locked: Locked, records: Records, secrets: Secrets, *, fresh: bool) -> 
     n_cells = len(locked.run.cell_keys())
     if n_cells > MAX_CELLS:
         raise SpecError(f"the experiment has {n_cells} cells; at most {MAX_CELLS} are possible", hint="split its dataset")
-    same = _existing(records, locked.run.experiment_id)
+    same = records.ledger.find(locked.run.experiment_id)
     moved_from = None if fresh or same else records.ledger.resumable(locked.run.name, locked.run.source_digest)
     resumes = same or moved_from
     run = resumes.run if resumes else locked.run
@@ -75,11 +75,6 @@ def commit(locked: Locked, planned: Plan, records: Records) -> ExperimentRow:
         budget_usd=None if budget is None else Decimal(str(budget.cost_usd)),
     )
     return records.ledger.experiment(planned.run.experiment_id)
-
-
-def _existing(records: Records, experiment_id: str) -> ExperimentRow | None:
-    found = [row for row in records.ledger.experiments() if row.id == experiment_id]
-    return found[0] if found else None
 
 
 def _moves(locked: Locked, old: ExperimentRow) -> list[str]:

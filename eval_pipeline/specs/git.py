@@ -102,6 +102,13 @@ def nearest_ancestor(repo: Path, commit: str, among: Collection[str]) -> str | N
     return next((one for one in done.stdout.decode().split() if one in among), None) if done.returncode == 0 else None
 
 
+def submodules(repo: Path, tree: str) -> list[str]:
+    """The paths in `tree` where another repository's commit stands in place of files."""
+    listed = _text(repo, "ls-tree", "-r", "-z", tree, problem=f"the tree {tree[:12]} can't be listed")
+    entries = (entry.partition("\t") for entry in listed.split("\0") if entry)
+    return [path for head, _, path in entries if head.startswith("160000 ")]
+
+
 def distance(repo: Path, ancestor: str, commit: str) -> int | None:
     """How many commits `commit` is ahead of its ancestor; None when that is no ancestor of it, or is not known here."""
     if _git(repo, "merge-base", "--is-ancestor", ancestor, commit).returncode != 0:

@@ -110,6 +110,11 @@ def _lock(repo: Path, app_path: str, arm: ArmSpec) -> LockedArm:
     tree = git.worktree_tree(repo, app_path) if commit is None else git.tree_of(repo, commit, app_path)
     manifest = read_manifest(repo, tree)
     _refuse_slips("`resources` of the app", manifest.resources.model_dump(), _MOST)
+    if nested := git.submodules(repo, tree):
+        raise SpecError(
+            f"the app's folder holds submodules, which would be empty in a sandbox: {', '.join(nested[:5])}",
+            hint="commit their files into the app's repository",
+        )
     if manifest.image.requirements is not None:
         git.read_file(repo, tree, manifest.image.requirements)  # asked here, before anything is spent
     return LockedArm(name=arm.name, ref=arm.ref, commit=commit, tree=tree, manifest=manifest, config=canonical_config(arm.config))

@@ -101,6 +101,11 @@ class Ledger:
         """Take the experiment back from the archive; nothing happens when it is not there."""
         self._run(lambda c: c.execute(sa.update(experiments).where(experiments.c.id == experiment).values(archived_at=None)))
 
+    def find(self, experiment_id: str) -> ExperimentRow | None:
+        """By its whole id, archived or not."""
+        rows = self._experiments(sa.select(experiments).where(experiments.c.id == experiment_id))
+        return rows[0] if rows else None
+
     def resumable(self, name: str, source_digest: str) -> ExperimentRow | None:
         """The newest experiment of the same file, whatever its refs pointed to then."""
         same = sa.and_(experiments.c.name == name, experiments.c.source_digest == source_digest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -257,3 +258,12 @@ async def test_a_build_that_fails_is_not_tried_by_everyone_who_needs_it(shop: Wo
             await layers.prepared(*asked)
         said.add(str(caught.value))
     assert len(said) == 1  # the command would have said another token each time
+
+
+async def test_a_layer_emptied_behind_our_back_is_made_again(shop: Workshop) -> None:
+    commit = shop.commit({"bin/restore": RESTORE}, restore=["bin/restore"])
+    prepared = await shop.layers().prepared(shop.source(commit), shop.arm(commit), *shop.world("w"))
+    for entry in Path(prepared.layers[-1]).iterdir():
+        shutil.rmtree(entry)
+    again = await shop.layers().prepared(shop.source(commit), shop.arm(commit), *shop.world("w"))
+    assert await shop.sh(again, "cat /srv/matter") == "w"

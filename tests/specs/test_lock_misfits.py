@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Generator
 from typing import Any
 
@@ -16,6 +17,7 @@ from eval_pipeline.specs.lock import Locked, lock_experiment
 from eval_pipeline.store.snapshots import scan_world
 
 UP = {"up": ["bin/up"]}
+AUTHOR = ["-c", "user.name=t", "-c", "user.email=t@example.invalid"]
 
 
 @pytest.fixture
@@ -139,3 +141,11 @@ def test_a_manifest_that_names_no_ports_is_stored_as_before() -> None:
     assert "ports" not in stored["services"]
     named = AppManifest.model_validate({**plain, "services": {**UP, "ports": [8080]}}, strict=False).model_dump()
     assert named["services"]["ports"] == (8080,)
+
+
+def test_submodules_would_be_empty(project: Project) -> None:
+    index = ["git", "-C", str(project.app), "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},vendor/engine"]
+    subprocess.run(index, check=True)
+    subprocess.run(["git", "-C", str(project.app), *AUTHOR, "commit", "-q", "-m", "x"], check=True)
+    with pytest.raises(SpecError, match=r"arm 'a': the app's folder holds submodules.*vendor/engine"):
+        lock(project)

@@ -17,9 +17,13 @@ from eval_pipeline.sandbox.local.script import check_key
 
 
 def find(layers: Path, key: str) -> Path | None:
-    """The layer's directory; its record is written last, so a directory without one is no layer."""
+    """The layer's directory; its record is written last, so a directory without one is no layer, nor is one emptied since."""
     path = layers / check_key(key)
-    return path if _record(path).is_file() and path.is_dir() else None
+    try:
+        names = json.loads(_record(path).read_bytes()).get("names")
+        return path if names is None or names == sorted(os.listdir(path)) else None  # noqa: PTH208
+    except (FileNotFoundError, NotADirectoryError, ValueError, AttributeError):
+        return None
 
 
 def content(layers: Path, key: str) -> LayerContent | None:
@@ -64,7 +68,7 @@ def seal(layers: Path, key: str, content: Path) -> Path:
         path.chmod(0o755)
         partial = _record(path).with_suffix(".partial")
         with partial.open("w") as file:
-            json.dump({"key": key, "digest": digest, "size_bytes": size}, file)
+            json.dump({"key": key, "digest": digest, "size_bytes": size, "names": sorted(os.listdir(path))}, file)  # noqa: PTH208
         partial.rename(_record(path))
         _sync_filesystem(layers)
     return path
