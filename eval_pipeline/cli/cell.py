@@ -67,6 +67,8 @@ def _show_people(cell: ScoredCell, answer: str | None) -> None:
     table(["criterion", "points", "verdict", "reason"], rows, right=["points", "verdict"])
     attempts = [[a.number, a.sandbox, a.outcome, a.created_at, a.ended_at, a.error] for a in cell.view.attempts]
     table(["attempt", "sandbox", "outcome", "started", "ended", "error"], attempts, "\nattempts")
+    if any(attempt.error for attempt in cell.view.attempts):
+        click.echo(f"what the agent printed: evals cell logs {cell.view.key}")
     for attempt in cell.view.attempts:
         if (isolation := attempt.evidence.get("isolation")) is not None:
             lacks = f", without: {', '.join(isolation['missing'])}" if isolation["missing"] else ""

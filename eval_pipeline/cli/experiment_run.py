@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 @click.argument("file")
 @click.option("--wait/--no-wait", default=False, help="Watch until it is done. Ctrl-C cancels, a second one detaches.")
 @click.option("--timeout", "timeout_s", type=float, help="Stop watching after so many seconds; the run goes on.")
-@click.option("--fresh", is_flag=True, help="Start a new experiment even when an older one of this file could be resumed.")
+@click.option(
+    "--fresh", is_flag=True, help="When a ref has moved since, start a new experiment instead of resuming the locked one."
+)
 @json_option
 @with_settings
 @starts_sandboxes
@@ -43,7 +45,10 @@ def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fres
         for line in planned.notes:
             note(f"note: {line}")
         if fresh and planned.resumes is not None:
-            note("--fresh changes nothing: no ref has moved, so this is the same experiment")
+            note(
+                "--fresh changes nothing: no ref has moved, so this is the same experiment; to run its cells again: "
+                f"evals experiment rerun {planned.resumes.id} --failed, or --cell KEY --discard REASON"
+            )
         if planned.resumes is not None:
             note(f"resuming {experiment.id}: {planned.n_done} of {planned.n_cells} cells are done already")
         rescored = planned.resumes is not None and planned.resumes.score.digest != locked.score.digest
@@ -108,15 +113,24 @@ def _chosen(records: Records, experiment: ExperimentRow, keys: tuple[str, ...]) 
     from eval_pipeline.errors import NotFound
 
     known = set(records.views.keys(experiment.id))
-    for key in keys:
-        if key not in known and f"{experiment.id}/{key}" not in known:
-            other = key.partition("/")[0]
+    found = {key: _whole(key, experiment) for key in keys}
+    for key, whole in found.items():
+        if whole not in known:
+            other = whole.partition("/")[0]
             if key.count("/") == 3 and other != experiment.id:
                 raise NotFound(
                     f"{key} is a cell of {other!r}, not of {experiment.id}", hint=f"evals experiment rerun {other} --cell {key}"
                 )
             raise NotFound(f"{experiment.id} has no cell {key!r}", hint=f"`evals experiment cells {experiment.id}` lists them")
-    return [key if key in known else f"{experiment.id}/{key}" for key in keys]
+    return list(found.values())
+
+
+def _whole(key: str, experiment: ExperimentRow) -> str:
+    """Without the experiment, or with its name in place of its id, the key is this one's."""
+    first, _, rest = key.partition("/")
+    if key.count("/") == 2:
+        return f"{experiment.id}/{key}"
+    return f"{experiment.id}/{rest}" if first == experiment.name else key
 
 
 def _follow(

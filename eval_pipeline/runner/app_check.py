@@ -18,11 +18,11 @@ from eval_pipeline.domain.lock import RunLock
 from eval_pipeline.environment.layers import Prepared
 from eval_pipeline.environment.lifecycle import APP_DIR, UP, dump_state, last_words, run_command, settled, stop_services
 from eval_pipeline.errors import BuildError, EvalsError, InfrastructureError
-from eval_pipeline.runner.output import read_output
+from eval_pipeline.runner.output import RESULT_MAX_BYTES, parse_result, read_output
 from eval_pipeline.runner.services import Services
 from eval_pipeline.runner.setup import AGENT_ENV, CASE_FILE, case_json
 from eval_pipeline.runner.workbench import CHECK, Means, Subject, furnished, prepared
-from eval_pipeline.sandbox.base import Phase, Sandbox
+from eval_pipeline.sandbox.base import OUTPUT_DIR, Phase, Sandbox
 from eval_pipeline.scoring.world_diff import diff_states
 from eval_pipeline.scoring.world_state import bundle_state, files_state
 from eval_pipeline.specs.lock import locked_case
@@ -161,7 +161,8 @@ class AppCheck:
             await sandbox.stop(AGENT)
             raise BuildError(f"the agent had not ended after {limit_s:g} s (limits.wall_s of the case)\n{said}")
         if state.exit_code != 0:
-            raise BuildError(f"the agent ended with {state.exit_code if state.phase is Phase.EXITED else state.phase}\n{said}")
+            how = f"the agent ended with {state.exit_code if state.phase is Phase.EXITED else state.phase}"
+            raise BuildError(f"{how}{await self._own_words(sandbox)}\n{said}")
         await run_command(sandbox, "written", ["/bin/sh", "-c", _WRITTEN], timeout_s=60, workdir="/")
         elsewhere = [path for path in (await sandbox.logs("written"))[0].decode(errors="replace").split() if _outside(path)]
         note = (
@@ -170,6 +171,11 @@ class AppCheck:
             else ""
         )
         return said + note
+
+    async def _own_words(self, sandbox: Sandbox) -> str:
+        left = await sandbox.read(f"{OUTPUT_DIR}/result.json", RESULT_MAX_BYTES)
+        error = "" if left is None else f": {parse_result(left).error}"
+        return error if self.config else f"{error} (it was given no config: try --config, as an arm has it)"
 
     async def _dump(self) -> str:
         await dump_state(self._sandboxes[0], self.manifest)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import select
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +49,22 @@ class BundleReport:
     files: list[str]
     verdicts: list[Verdict]
     world_diff: WorldDiff | None
+
+
+def end_with(engine: int) -> None:
+    """In a worker: leave with the engine. Its forkserver outlives a killed engine, and keeps its workers for ever."""
+    if not hasattr(os, "pidfd_open"):
+        return
+    try:
+        watched = os.pidfd_open(engine)
+    except ProcessLookupError:
+        os._exit(1)
+    threading.Thread(target=_leave_after, args=(watched,), daemon=True).start()
+
+
+def _leave_after(watched: int) -> None:
+    select.select([watched], [], [])
+    os._exit(1)
 
 
 def report_on_bundle(task: BundleTask) -> BundleReport:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -19,7 +20,7 @@ from eval_pipeline.domain.usage import Usage
 from eval_pipeline.domain.world import SnapshotManifest
 from eval_pipeline.domain.world_diff import WorldDiff
 from eval_pipeline.errors import StoreError
-from eval_pipeline.runner.judging import BundleReport, BundleTask, report_on_bundle
+from eval_pipeline.runner.judging import BundleReport, BundleTask, end_with, report_on_bundle
 from eval_pipeline.runner.slots import Slots
 from eval_pipeline.sandbox.base import Sandbox
 from eval_pipeline.scoring.verdicts import CHECK_VERSION, Verdict
@@ -138,7 +139,7 @@ class Persister:
         if self._pool is None:
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(["eval_pipeline.runner.judging"])
-            self._pool = ProcessPoolExecutor(WORKERS, mp_context=context)
+            self._pool = ProcessPoolExecutor(WORKERS, mp_context=context, initializer=end_with, initargs=(os.getpid(),))
         return self._pool
 
     def close(self) -> None:

@@ -24,10 +24,12 @@ Between Harbour Logistics GmbH (tenant) and Kiel Port Estates AG (landlord), dat
 3. A change of control of the tenant needs the landlord's consent.
 """
 _PERMISSIONS = """\
-# Who may read what, as the application understands it: the first rule that matches a path decides.
-default: [a.associate]
-rules:
-- {match: "documents/01-*", readers: [a.associate]}
+{
+  "default": ["a.associate"],
+  "rules": [
+    {"match": "documents/01-*", "readers": ["a.associate"]}
+  ]
+}
 """
 _CASE = f"""\
 id: {CASE}
@@ -42,8 +44,8 @@ rubric:
   - {{id: wrong-date, text: Gives the end of the term as the answer, points: -1, check: {{contains: 31 December 2029}}}}
 """
 _TABLES = {
-    "matters": [{"id": "m-1", "title": "Kiel terminal", "client": "Harbour Logistics GmbH"}],
-    "users": [{"id": "a.associate", "name": "A. Associate"}],
+    "matters": [{"id": "m-1", "title": "Kiel terminal", "client": "Harbour Logistics GmbH", "user": "a.associate"}],
+    "users": [{"id": "a.associate", "name": "A. Associate", "role": "associate"}],
 }
 
 
@@ -70,7 +72,11 @@ def new_world(library: Library, name: str, title: str | None) -> Path:
 
 def _write(folder: Path, name: str, title: str) -> None:
     head = yaml.safe_dump({"id": name, "title": title}, sort_keys=False, allow_unicode=True)
-    parts = "documents: documents/\ndatabase: database/ # one JSONL file a table; give each row an id\npermissions: permissions.yaml\n"
+    parts = (
+        "documents: documents/\n"
+        "database: database/ # one JSONL file a table; give each row an id\n"
+        "permissions: permissions.yaml # JSON, which is YAML too; the first rule that matches a path decides who may read it\n"
+    )
     texts = {
         "world.yaml": head + parts + "# blobs: blobs/\n",
         "documents/01-lease-kiel.md": _LEASE,
