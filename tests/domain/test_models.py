@@ -122,7 +122,7 @@ def experiment(**more: Any) -> ExperimentSpec:
         ({"arms": [{"name": "a", "ref": "x"}, {"name": "a", "ref": "y"}]}, "appear twice: a"),
         ({"baseline": "c"}, "not one of the arms: a, b"),
         ({"trials": 0}, "greater than or equal to 1"),
-        ({"backend": "modal"}, "'local'"),
+        ({"backend": "other"}, "'local' or 'modal'"),
         ({"policy": "mean"}, "'clip_cell'"),
         ({"budget": {"cost_usd": 0}}, "greater than 0"),
     ],
