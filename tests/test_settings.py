@@ -12,7 +12,12 @@ from eval_pipeline.settings import Settings, dagster_environment, load_settings
 
 @pytest.mark.parametrize("permitted", [True, False])
 def test_a_permission_reaches_dagsters_processes_and_nothing_else_changes(tmp_path: Path, permitted: bool) -> None:
-    settings = Settings(state_dir=tmp_path, worlds_dir=tmp_path / "worlds_src", unsafe_no_isolation=permitted)
+    settings = Settings(
+        state_dir=tmp_path,
+        worlds_dir=tmp_path / "worlds_src",
+        secrets_path=tmp_path / "secrets.env",
+        unsafe_no_isolation=permitted,
+    )
     outer = {"EVALS_UNSAFE_NO_ISOLATION": "1"}  # what a shell may have said
     assert load_settings({**outer, **dagster_environment(settings, "postgresql://u@h/d")}, tmp_path) == settings
 

@@ -18,7 +18,7 @@ from eval_pipeline.sandbox.local import launch
 from eval_pipeline.sandbox.local.limits import find_groups
 from eval_pipeline.sandbox.local.places import prepare
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 # What is sent SIGKILL, by its command line
 KILLED = {"postgres": "/bin/postgres -D ", "documents": "/bin/documents", "supervisor": "bin/up"}

@@ -297,6 +297,7 @@ def test_a_user_sees_the_same_through_the_shell(look: Look, user: str) -> None:
 # A world that was saved by the newer commit
 
 
+@pytest.mark.long
 def test_an_arm_that_can_not_restore_the_world_is_refused_and_the_other_runs(ran: Ran) -> None:
     project, name = ran.project, "saved"
     project.evals("world", "open", "w", "--app-ref", ran.commits["new"], "--detach")
@@ -329,6 +330,7 @@ def test_an_arm_that_can_not_restore_the_world_is_refused_and_the_other_runs(ran
 ID = 'saved = {"id": f"{table[0]}-{secrets.token_hex(6)}"}'
 
 
+@pytest.mark.long
 def test_a_build_that_fails_costs_its_arm_alone_and_a_working_tree_runs_as_it_is(ran: Ran) -> None:
     project = ran.project
     reset = project.app / "desk" / "bin" / "reset"
