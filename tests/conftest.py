@@ -24,13 +24,13 @@ def state_dir() -> Generator[Path]:
         yield folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared_state() -> Generator[Path]:
-    """One state directory a worker, so that Postgres' data and the base layers are made once."""
+    """One state directory a module: Postgres' data and the base layers are made once, and no module sees what another left."""
     with short_dir() as folder:
         state = folder / "state"
         state.mkdir()
-        with embedded_server(Settings(state_dir=state, worlds_dir=folder)):  # keeps the server for the session
+        with embedded_server(Settings(state_dir=state, worlds_dir=folder)):  # keeps the server for the module
             yield state
         stop(state)
 
