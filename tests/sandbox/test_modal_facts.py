@@ -197,7 +197,8 @@ async def test_a_lost_worker_takes_everything_along(app: modal.App, modal_server
 
 
 async def test_a_file_is_read_written_and_looked_at(app: modal.App) -> None:
-    files = (await create(app)).filesystem
+    sandbox = await create(app)
+    files = sandbox.filesystem  # refers to its sandbox weakly
     await files.write_bytes.aio(b"\0\xff", "/tmp/deep/er")
     assert await files.read_bytes.aio("/tmp/deep/er") == b"\0\xff"
     assert [entry.name for entry in await files.list_files.aio("/tmp")] == ["deep"]
