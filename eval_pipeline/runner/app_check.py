@@ -15,13 +15,14 @@ from eval_pipeline.domain.app import AppManifest, ServicesSpec
 from eval_pipeline.domain.case import Case
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.lock import RunLock
+from eval_pipeline.environment.images import PhaseMeans
 from eval_pipeline.environment.layers import Prepared
 from eval_pipeline.environment.lifecycle import APP_DIR, UP, dump_state, last_words, run_command, settled, stop_services
 from eval_pipeline.errors import BuildError, EvalsError, InfrastructureError
 from eval_pipeline.runner.output import RESULT_MAX_BYTES, parse_result, read_output
 from eval_pipeline.runner.services import Services
 from eval_pipeline.runner.setup import AGENT_ENV, CASE_FILE, case_json
-from eval_pipeline.runner.workbench import CHECK, Means, Subject, furnished, prepared
+from eval_pipeline.runner.workbench import CHECK, Subject, furnished, prepared
 from eval_pipeline.sandbox.base import OUTPUT_DIR, Phase, Sandbox
 from eval_pipeline.scoring.world_diff import diff_states
 from eval_pipeline.scoring.world_state import bundle_state, files_state
@@ -129,9 +130,10 @@ class AppCheck:
     async def _sandbox(self) -> Sandbox:
         assert self._layers is not None
         delivered = await asyncio.to_thread(self.services.secrets.for_agent, self.manifest)
-        means = Means(files={CASE_FILE: self._case_json()}, egress=self.manifest.egress, secrets=delivered.values)
+        files = {CASE_FILE: self._case_json()}
+        means = PhaseMeans(files=files, env=AGENT_ENV, egress=self.manifest.egress, secrets=delivered.values)
         what = secrets.token_hex(12)
-        sandbox = await furnished(self.services, self.at, self._layers, purpose=CHECK, what=what, means=means, env=AGENT_ENV)
+        sandbox = await furnished(self.services, self.at, self._layers, purpose=CHECK, what=what, means=means)
         self._sandboxes.append(sandbox)
         return sandbox
 

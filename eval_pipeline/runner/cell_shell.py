@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eval_pipeline.domain.ids import CellKey
+from eval_pipeline.environment.images import PhaseMeans
 from eval_pipeline.environment.lifecycle import APP_DIR
 from eval_pipeline.errors import NotFound, SandboxLost
 from eval_pipeline.runner.engine import app_source
@@ -16,7 +17,7 @@ from eval_pipeline.runner.services import Services, open_services
 from eval_pipeline.runner.setup import AGENT_ENV, CASE_FILE, case_json
 from eval_pipeline.runner.shell import SHELL as PROGRAM
 from eval_pipeline.runner.shell import STDERR, STDOUT, run_shell
-from eval_pipeline.runner.workbench import SHELL, Means, Subject, furnished, prepared
+from eval_pipeline.runner.workbench import SHELL, Subject, furnished, prepared
 from eval_pipeline.sandbox.base import OUTPUT_DIR, Sandbox
 from eval_pipeline.scoring.bundle_tar import bundle_members
 from eval_pipeline.settings import Settings
@@ -82,10 +83,11 @@ async def _copy(services: Services, key: CellKey, bundle: str | None, *, egress:
         world_digest=world_digest,
         world_dir=dirs[world_digest],
     )
-    means = Means(files={CASE_FILE: case_json(experiment.run, key)}, egress=arm.manifest.egress if egress else ())
+    files = {CASE_FILE: case_json(experiment.run, key)}
+    means = PhaseMeans(files=files, env=AGENT_ENV, egress=arm.manifest.egress if egress else ())
     layers = await prepared(services, at)
     what = f"{key}:{secrets.token_hex(8)}"
-    sandbox = await furnished(services, at, layers, purpose=SHELL, what=what, means=means, env=AGENT_ENV)
+    sandbox = await furnished(services, at, layers, purpose=SHELL, what=what, means=means)
     if bundle is not None:
         await _fill(sandbox, services.store, bundle)
     return sandbox

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +11,8 @@ from eval_pipeline.domain.app import AppManifest
 from eval_pipeline.domain.ids import sandbox_name
 from eval_pipeline.domain.lock import LockedArm
 from eval_pipeline.domain.world import SnapshotManifest
-from eval_pipeline.environment.layers import AppSource, Prepared
+from eval_pipeline.environment.images import AppSource, PhaseMeans
+from eval_pipeline.environment.layers import Prepared
 from eval_pipeline.environment.lifecycle import start_services
 from eval_pipeline.environment.snapshotting import record_snapshot
 from eval_pipeline.errors import NotFound, SpecError
@@ -37,15 +37,6 @@ class Subject:
     world: str
     world_digest: str
     world_dir: Path
-
-
-@dataclass(frozen=True, kw_only=True)
-class Means:
-    """Beside the layers and the world. egress, secrets: nothing unless given."""
-
-    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    egress: Sequence[str] = ()
-    secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
 
 def kept(info: SandboxInfo, now: datetime | None = None) -> bool:
@@ -79,9 +70,7 @@ async def prepared(services: Services, at: Subject) -> Prepared:
     return await services.layers.prepared(at.source, at.arm, at.world_digest, at.world_dir)
 
 
-async def furnished(
-    services: Services, at: Subject, layers: Prepared, *, purpose: str, what: str, means: Means, env: Mapping[str, str]
-) -> Sandbox:
+async def furnished(services: Services, at: Subject, layers: Prepared, *, purpose: str, what: str, means: PhaseMeans) -> Sandbox:
     """The sandbox with the app's services up; ended again when they don't come up. Raises SandboxError."""
     manifest = at.arm.manifest
     until = datetime.now(UTC) + timedelta(hours=KEPT_H[purpose])
@@ -97,12 +86,13 @@ async def furnished(
         files=means.files,
         secrets=means.secrets,
         egress=means.egress,
+        egress_local=means.egress_local,
         resources=Resources(**manifest.resources.model_dump()),
     )
     sandbox = await services.backend.get_or_create(spec)
     try:
         if manifest.services is not None:
-            await start_services(sandbox, manifest.services, env)
+            await start_services(sandbox, manifest.services, means.env)
     except BaseException:
         await sandbox.terminate()
         raise
@@ -161,9 +151,9 @@ async def open_world(services: Services, at: Subject, *, egress: bool) -> Sandbo
     if found is not None:
         return found[1]
     layers = await prepared(services, at)
-    means = Means(egress=at.arm.manifest.egress if egress else ())
+    means = PhaseMeans(egress=at.arm.manifest.egress if egress else ())
     await _end_left(services, name_of(services.installation, AUTHOR, at.world))
-    return await furnished(services, at, layers, purpose=AUTHOR, what=at.world, means=means, env={})
+    return await furnished(services, at, layers, purpose=AUTHOR, what=at.world, means=means)
 
 
 async def _end_left(services: Services, name: str) -> None:
