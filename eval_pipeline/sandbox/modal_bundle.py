@@ -63,7 +63,10 @@ def choose(listing: bytes) -> Choice:
     entries = list(_entries(listing))
     if len(entries) > MAX_ENTRIES:
         choice.skip(b"./", "holds more entries than the bundle has left")
-    for entry in sorted(entries[:MAX_ENTRIES], key=lambda entry: entry.path.split(b"/")):
+    # The state last: it may be large, and must not cost the transcript
+    for entry in sorted(
+        entries[:MAX_ENTRIES], key=lambda entry: ((entry.path + b"/").startswith(_STATE), entry.path.split(b"/"))
+    ):
         _consider(choice, entry)
     return choice
 
