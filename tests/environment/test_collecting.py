@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from environment.workshop import TOKEN, Workshop
-from support.places import short_dir
+from environment.workshop import RESTORE, Workshop
 
 from eval_pipeline.environment.collecting import Collector, Removed, with_chains
 from eval_pipeline.environment.layers import Prepared
@@ -19,28 +17,12 @@ from eval_pipeline.sandbox.local.places import prepare
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-RESTORE = f"mkdir -p /srv && cat /world/matter.txt > /srv/matter && {TOKEN} > /srv/token"
-
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def shop_state() -> Generator[Path]:
-    """One base layer for all."""
-    with short_dir() as folder:
-        yield folder
-
-
-@pytest.fixture
-def shop(shop_state: Path, state_dir: Path, database_url: str) -> Generator[Workshop]:
-    made = Workshop(state_dir, shop_state, database_url)
-    yield made
-    for key in on_disk(made):
-        asyncio.run(made.backend.remove_layer(key))
-    made.database.close()
+def shop(workshop: Workshop) -> Generator[Workshop]:
+    yield workshop
+    for key in on_disk(workshop):
+        asyncio.run(workshop.backend.remove_layer(key))
 
 
 def on_disk(shop: Workshop) -> set[str]:

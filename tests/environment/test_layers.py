@@ -10,38 +10,20 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from environment.workshop import TOKEN, Workshop
-from support.places import short_dir
+from environment.workshop import RESTORE, TOKEN, Workshop
 
 from eval_pipeline.errors import BuildError
 from eval_pipeline.store.layers import IMAGE, PREPARED, RUNTIME
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-RESTORE = f"mkdir -p /srv && cat /world/matter.txt > /srv/matter && {TOKEN} > /srv/token"
-
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def shop_state() -> Generator[Path]:
-    """One base layer for all."""
-    with short_dir() as folder:
-        yield folder
-
-
-@pytest.fixture
-def shop(shop_state: Path, state_dir: Path, database_url: str) -> Generator[Workshop]:
-    made = Workshop(state_dir, shop_state, database_url)
-    yield made
-    made.database.close()
+def shop(workshop: Workshop) -> Workshop:
+    return workshop
 
 
 async def test_one_restore_for_each_commit_and_world(shop: Workshop) -> None:

@@ -26,6 +26,9 @@ from eval_pipeline.store.layers import LayerRows
 TOKEN = "head -c 12 /dev/urandom | od -An -tx1 | tr -d ' \\n'"
 """A shell command whose output tells two executions apart."""
 
+RESTORE = f"mkdir -p /srv && cat /world/matter.txt > /srv/matter && {TOKEN} > /srv/token"
+"""A restore that leaves the world's text, and a token of its own."""
+
 
 class Workshop:
     """`repo` holds the app at `path`. Every call of `layers` is what another process would have.
