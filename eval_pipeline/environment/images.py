@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -32,6 +32,11 @@ class AppSource:
     repo: Path
     path: str
     commits: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, repo: Path, path: str, arms: Iterable[LockedArm]) -> AppSource:
+        commits = dict.fromkeys(arm.commit for arm in arms if arm.commit is not None)
+        return cls(repo=repo, path=path, commits=tuple(commits))
 
 
 @dataclass(frozen=True, kw_only=True)

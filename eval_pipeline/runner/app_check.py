@@ -125,7 +125,7 @@ class AppCheck:
 
     async def _up(self) -> str:
         sandbox = await self._sandbox()
-        return await _last(sandbox, UP) if self.manifest.services else "the app has no services"
+        return await last_words(sandbox, UP) if self.manifest.services else "the app has no services"
 
     async def _sandbox(self) -> Sandbox:
         assert self._layers is not None
@@ -158,7 +158,7 @@ class AppCheck:
         await sandbox.start(AGENT, self.manifest.agent, env=AGENT_ENV, workdir=APP_DIR, with_secrets=True)
         limit_s = self.case.spec.limits.wall_s
         state = await settled(sandbox, AGENT, limit_s)
-        said = await _last(sandbox, AGENT)
+        said = await last_words(sandbox, AGENT)
         if state.phase is Phase.RUNNING:
             await sandbox.stop(AGENT)
             raise BuildError(f"the agent had not ended after {limit_s:g} s (limits.wall_s of the case)\n{said}")
@@ -181,7 +181,7 @@ class AppCheck:
 
     async def _dump(self) -> str:
         await dump_state(self._sandboxes[0], self.manifest)
-        return await _last(self._sandboxes[0], "dump")
+        return await last_words(self._sandboxes[0], "dump")
 
     async def _output(self) -> str:
         with tempfile.TemporaryDirectory() as folder:
@@ -199,7 +199,7 @@ class AppCheck:
     async def _down(self) -> str:
         assert self.manifest.services is not None
         await stop_services(self._sandboxes[0], self.manifest.services)
-        return await _last(self._sandboxes[0], "down")
+        return await last_words(self._sandboxes[0], "down")
 
     async def _death(self) -> str:
         sandbox, services = await self._sandbox(), self.manifest.services
@@ -220,10 +220,6 @@ async def _must_fail(sandbox: Sandbox, services: ServicesSpec) -> str:
     except InfrastructureError as error:
         raise BuildError(str(error)) from None
     raise BuildError("`ready` still says yes after `up` was ended, so a dead service would go unnoticed")
-
-
-async def _last(sandbox: Sandbox, command: str) -> str:
-    return await last_words(sandbox, command)
 
 
 def _built(kind: str, key: str, built_s: float | None) -> str:

@@ -56,8 +56,7 @@ def resolve_head(library: Library, backend: str, ref: str | None = None) -> Head
     repo = library.app_repo(app)
     arm = lock_app(repo, app.path, ref or app.branch)
     refuse_misfits("the app", arm, backend, [])
-    commits = () if arm.commit is None else (arm.commit,)
-    return Head(source=AppSource(repo=repo, path=app.path, commits=commits), arm=arm, branch=app.branch)
+    return Head(source=AppSource.of(repo, app.path, [arm]), arm=arm, branch=app.branch)
 
 
 async def build_image(services: Services, library: Library, ref: str | None = None) -> HeadImage:

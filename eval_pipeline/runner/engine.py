@@ -265,8 +265,7 @@ class Engine:
 
 
 def app_source(experiment: ExperimentRow) -> AppSource:
-    commits = tuple(dict.fromkeys(arm.commit for arm in experiment.run.arms if arm.commit is not None))
-    return AppSource(repo=Path(experiment.repo), path=experiment.run.app_path, commits=commits)
+    return AppSource.of(Path(experiment.repo), experiment.run.app_path, experiment.run.arms)
 
 
 class _Heartbeat:

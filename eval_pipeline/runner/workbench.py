@@ -57,8 +57,7 @@ def subject(services: Services, library: Library, world: str, ref: str | None) -
     recorded = record_snapshot(found, services.store, services.ledger)
     snapshot = services.ledger.snapshots([recorded.digest])[recorded.digest]
     folder = restore(snapshot, services.store, reachable_root(services.settings.state_dir) / "worlds")
-    commits = () if arm.commit is None else (arm.commit,)
-    source = AppSource(repo=repo, path=app.path, commits=commits)
+    source = AppSource.of(repo, app.path, [arm])
     return Subject(source=source, arm=arm, world=world, world_digest=recorded.digest, world_dir=folder)
 
 
