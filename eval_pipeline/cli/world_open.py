@@ -21,7 +21,7 @@ from eval_pipeline.cli.output import emit, harmless, json_option, note, starts_s
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from eval_pipeline.sandbox.base import Address, Sandbox
+    from eval_pipeline.sandbox.base import Address, Backend, Sandbox
 
 _PORT = re.compile(r"(?:(?P<here>[1-9][0-9]{0,4}):)?(?P<inside>[1-9][0-9]{0,4})")
 
@@ -53,17 +53,30 @@ port_option = click.option(
 )
 
 
+backend_option = click.option(
+    "--backend", type=click.Choice(["local", "modal"]), default="local", show_default=True, help="Where it is open, or shall be."
+)
+
+
 @click.command("open")
 @click.argument("world")
 @click.option("--app-ref", "ref", metavar="REF|WORKTREE", help="The app at this revision; its branch when it is not given.")
 @port_option
+@backend_option
 @click.option("--egress", is_flag=True, help="Let it reach what the app's manifest allows an agent to.")
 @click.option("--detach", is_flag=True, help="Return once it is up; `evals world close` ends it.")
 @json_option
 @with_settings
 @starts_sandboxes
 def open_world(
-    settings: Settings, world: str, ref: str | None, ports: Sequence[Port], egress: bool, detach: bool, as_json: bool
+    settings: Settings,
+    world: str,
+    ref: str | None,
+    ports: Sequence[Port],
+    backend: str,
+    egress: bool,
+    detach: bool,
+    as_json: bool,
 ) -> None:
     """Start the app on a world, in a sandbox, with its ports on this machine's loopback.
 
@@ -71,37 +84,40 @@ def open_world(
     """
     from eval_pipeline.cli.launch import require_isolation
 
-    require_isolation(settings)
-    data = asyncio.run(_open(settings, world, ref, egress=egress))
+    if backend == "local":
+        require_isolation(settings)
+    data = asyncio.run(_open(settings, world, ref, backend, egress=egress))
     wanted = list(ports) or [Port(number) for number in data["ports"]]
     if detach:
-        data |= {"addresses": _detached(settings, world, wanted) if wanted else {}}
+        data |= {"addresses": _detached(settings, world, backend, wanted) if wanted else {}}
         emit(data, as_json, lambda: _show(data))
     else:
-        asyncio.run(_lead(settings, world, wanted, data, as_json))
+        asyncio.run(_lead(settings, world, backend, wanted, data, as_json))
 
 
 @click.command("ports")
 @click.argument("world")
 @port_option
+@backend_option
 @json_option
 @with_settings
-def lead_ports(settings: Settings, world: str, ports: Sequence[Port], as_json: bool) -> None:
+def lead_ports(settings: Settings, world: str, ports: Sequence[Port], backend: str, as_json: bool) -> None:
     """Lead the ports of an open world to this machine, until Ctrl-C or until it is closed."""
-    asyncio.run(_lead(settings, world, list(ports), {"world": world}, as_json))
+    asyncio.run(_lead(settings, world, backend, list(ports), {"world": world}, as_json))
 
 
 @click.command("close")
 @click.argument("world")
+@backend_option
 @json_option
 @with_settings
-def close_world(settings: Settings, world: str, as_json: bool) -> None:
+def close_world(settings: Settings, world: str, backend: str, as_json: bool) -> None:
     """End the sandbox of an open world. What was not saved is gone."""
     from eval_pipeline.runner.workbench import opened
 
     async def close() -> str:
-        backend, installation = _backend(settings)
-        _, sandbox = await opened(backend, installation, world)
+        where, installation = _backend(settings, backend)
+        _, sandbox = await opened(where, installation, world)
         await sandbox.terminate()
         return sandbox.name
 
@@ -113,16 +129,17 @@ def close_world(settings: Settings, world: str, as_json: bool) -> None:
 @click.argument("world")
 @click.option("--into", metavar="NAME", help="Write it as a new world, with this one's cases.")
 @click.option("--yes", is_flag=True, help="Also where something that git does not have is overwritten.")
+@backend_option
 @json_option
 @with_settings
-def save_world(settings: Settings, world: str, into: str | None, yes: bool, as_json: bool) -> None:
+def save_world(settings: Settings, world: str, into: str | None, yes: bool, backend: str, as_json: bool) -> None:
     """Dump what the app of an open world holds, show what changed, and write it as the world's source."""
-    data = asyncio.run(_save(settings, world, into, yes=yes))
+    data = asyncio.run(_save(settings, world, backend, into, yes=yes))
     where = f"{data['saved_as']}: {data['digest'][:12]}"
     emit(data, as_json, lambda: click.echo(f"saved as {where}" if data["written"] else f"nothing to save, {where}"))
 
 
-async def _save(settings: Settings, world: str, into: str | None, *, yes: bool) -> dict[str, Any]:
+async def _save(settings: Settings, world: str, backend: str, into: str | None, *, yes: bool) -> dict[str, Any]:
     from eval_pipeline.cli.diffs import diff_lines
     from eval_pipeline.environment.snapshotting import record_snapshot
     from eval_pipeline.errors import SpecError
@@ -135,7 +152,7 @@ async def _save(settings: Settings, world: str, into: str | None, *, yes: bool) 
     library = Library(settings.worlds_dir)
     found = library.world(world)
     with open_records(settings) as records, open_services(settings, records) as services, TemporaryDirectory() as scratch:
-        info, sandbox = await opened(services.backend, services.installation, world)
+        info, sandbox = await opened(services.backends.named(backend)[0], services.installation, world)
         on = started_on(services, library, info)
         dumped = await world_save.dump(sandbox, found, on.manifest, on.commit, on.world_dir, on.snapshot, Path(scratch))
         for line in diff_lines(dumped.diff):
@@ -173,7 +190,7 @@ def check_name(name: str) -> str:
         raise SpecError(str(error)) from None
 
 
-async def _open(settings: Settings, world: str, ref: str | None, *, egress: bool) -> dict[str, Any]:
+async def _open(settings: Settings, world: str, ref: str | None, backend: str, *, egress: bool) -> dict[str, Any]:
     from eval_pipeline.runner.services import open_services
     from eval_pipeline.runner.workbench import open_world as opening
     from eval_pipeline.runner.workbench import subject
@@ -181,7 +198,7 @@ async def _open(settings: Settings, world: str, ref: str | None, *, egress: bool
     from eval_pipeline.store.records import open_records
 
     with open_records(settings) as records, open_services(settings, records) as services:
-        at = subject(services, Library(settings.worlds_dir), world, ref)
+        at = subject(services, Library(settings.worlds_dir), world, ref, backend)
         note(f"preparing {world} with {at.arm.manifest.name} at {at.arm.ref}")
         sandbox = await opening(services, at, egress=egress)
         ports = at.arm.manifest.services.ports if at.arm.manifest.services else ()
@@ -195,23 +212,20 @@ async def _open(settings: Settings, world: str, ref: str | None, *, egress: bool
         }
 
 
-def _backend(settings: Settings) -> Any:
-    """For what needs no proxy, with the installation it acts for."""
+def _backend(settings: Settings, name: str) -> tuple[Backend, str]:
+    """To find what is there, with the installation it acts for."""
     from eval_pipeline.gateway.client import Gateway
-    from eval_pipeline.sandbox.local.backend import Egress, LocalBackend
+    from eval_pipeline.runner.backends import backend_named
     from eval_pipeline.store.records import open_records
 
     with open_records(settings) as records:
-        installation = records.ledger.installation_id()
-    gateway = Gateway.at(settings.state_dir)
-    egress = Egress(admit=gateway.admit, release=gateway.release)
-    return LocalBackend(installation, settings.state_dir, egress, unsafe=settings.unsafe_no_isolation), installation
+        return backend_named(name, settings, records, Gateway.at(settings.state_dir)), records.ledger.installation_id()
 
 
-async def _lead(settings: Settings, world: str, ports: Sequence[Port], data: dict[str, Any], as_json: bool) -> None:
+async def _lead(settings: Settings, world: str, where: str, ports: Sequence[Port], data: dict[str, Any], as_json: bool) -> None:
     from eval_pipeline.runner.workbench import opened, wait_until_gone
 
-    backend, installation = _backend(settings)
+    backend, installation = _backend(settings, where)
     info, sandbox = await opened(backend, installation, world)
     wanted = ports or [Port(int(number)) for number in info.tags.get("ports", "").split()]
     async with AsyncExitStack() as stack:
@@ -229,7 +243,10 @@ async def _lead(settings: Settings, world: str, ports: Sequence[Port], data: dic
         for end in ends:
             end.cancel()
     if interrupted.is_set():
-        note(f"\n{world} is still open: `evals world save {world}` keeps what it holds, `evals world close {world}` ends it")
+        at = "" if where == "local" else f" --backend {where}"
+        note(
+            f"\n{world} is still open: `evals world save {world}{at}` keeps what it holds, `evals world close {world}{at}` ends it"
+        )
     else:
         note(f"{world} was closed")
 
@@ -248,13 +265,13 @@ async def _forwarded(sandbox: Sandbox, port: Port) -> AsyncGenerator[Address]:
         yield address
 
 
-def _detached(settings: Settings, world: str, ports: Sequence[Port]) -> dict[str, str]:
+def _detached(settings: Settings, world: str, backend: str, ports: Sequence[Port]) -> dict[str, str]:
     """A process of its own that leads the ports here until the world is closed."""
     from eval_pipeline.errors import SandboxError
 
     log = settings.state_dir / "logs" / f"world-{world}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "eval_pipeline.cli", "world", "ports", world, "--json"]
+    command = [sys.executable, "-m", "eval_pipeline.cli", "world", "ports", world, "--backend", backend, "--json"]
     for port in ports:
         command += ["--port", str(port.inside) if port.here is None else f"{port.here}:{port.inside}"]
     with log.open("ab") as sink:

@@ -64,10 +64,11 @@ async def cell_shell(
 
 
 async def _living(services: Services, key: CellKey, running: str | None) -> Sandbox:
-    sandbox = None if running is None else await services.backend.find(running)
+    backend, _ = services.backends.named(services.ledger.experiment(key.experiment).run.backend)
+    sandbox = None if running is None else await backend.find(running)
     if sandbox is None or not await sandbox.alive():
         hint = f"`evals cell shell {key}` without --live makes a sandbox as the cell's was"
-        raise NotFound(f"{key} has no living sandbox on this machine", hint=hint)
+        raise NotFound(f"{key} has no living sandbox within reach of this machine", hint=hint)
     return sandbox
 
 
@@ -82,6 +83,7 @@ async def _copy(services: Services, key: CellKey, bundle: str | None, *, egress:
         world=key.world,
         world_digest=world_digest,
         world_dir=dirs[world_digest],
+        backend=experiment.run.backend,
     )
     files = {CASE_FILE: case_json(experiment.run, key)}
     means = PhaseMeans(files=files, env=AGENT_ENV, egress=arm.manifest.egress if egress else ())

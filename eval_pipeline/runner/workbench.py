@@ -18,6 +18,7 @@ from eval_pipeline.environment.snapshotting import record_snapshot
 from eval_pipeline.errors import NotFound, SpecError
 from eval_pipeline.host import reachable_root
 from eval_pipeline.runner.services import Services
+from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.sandbox.base import Backend, Resources, Sandbox, SandboxInfo, SandboxSpec
 from eval_pipeline.specs.library import Library
 from eval_pipeline.specs.lock import lock_app, read_manifest, refuse_misfits
@@ -26,17 +27,19 @@ from eval_pipeline.store.snapshots import restore
 AUTHOR, SHELL, CHECK = "author", "shell", "check"
 PURPOSES = (AUTHOR, SHELL, CHECK)
 KEPT_H = {AUTHOR: 7 * 24, SHELL: 24, CHECK: 2}
+LONGEST_H = {"modal": modal_plan.MAX_LIFETIME_S // 3600}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What stands in the sandbox. world_digest: of the snapshot below `world_dir`."""
+    """What stands in the sandbox, and where. world_digest: of the snapshot below `world_dir`."""
 
     source: AppSource
     arm: LockedArm
     world: str
     world_digest: str
     world_dir: Path
+    backend: str = "local"
 
 
 def kept(info: SandboxInfo, now: datetime | None = None) -> bool:
@@ -47,18 +50,18 @@ def kept(info: SandboxInfo, now: datetime | None = None) -> bool:
     return datetime.fromisoformat(until) > (now or datetime.now(UTC))
 
 
-def subject(services: Services, library: Library, world: str, ref: str | None) -> Subject:
+def subject(services: Services, library: Library, world: str, ref: str | None, backend: str = "local") -> Subject:
     """The world as it is on disk, packed, under the app at `ref`; None: its branch. Raises SpecError for what no lock would take."""
     found = library.world(world)
     app = library.only_app()
     repo = library.app_repo(app)
     arm = lock_app(repo, app.path, ref or app.branch)
-    refuse_misfits("the app", arm, services.backend.name, [found.spec])
+    refuse_misfits("the app", arm, backend, [found.spec])
     recorded = record_snapshot(found, services.store, services.ledger)
     snapshot = services.ledger.snapshots([recorded.digest])[recorded.digest]
     folder = restore(snapshot, services.store, reachable_root(services.settings.state_dir) / "worlds")
     source = AppSource.of(repo, app.path, [arm])
-    return Subject(source=source, arm=arm, world=world, world_digest=recorded.digest, world_dir=folder)
+    return Subject(source=source, arm=arm, world=world, world_digest=recorded.digest, world_dir=folder, backend=backend)
 
 
 def name_of(installation: str, purpose: str, what: str) -> str:
@@ -66,13 +69,15 @@ def name_of(installation: str, purpose: str, what: str) -> str:
 
 
 async def prepared(services: Services, at: Subject) -> Prepared:
-    return await services.layers.prepared(at.source, at.arm, at.world_digest, at.world_dir)
+    _, layers = services.backends.named(at.backend)
+    return await layers.prepared(at.source, at.arm, at.world_digest, at.world_dir)
 
 
 async def furnished(services: Services, at: Subject, layers: Prepared, *, purpose: str, what: str, means: PhaseMeans) -> Sandbox:
     """The sandbox with the app's services up; ended again when they don't come up. Raises SandboxError."""
     manifest = at.arm.manifest
-    until = datetime.now(UTC) + timedelta(hours=KEPT_H[purpose])
+    backend, _ = services.backends.named(at.backend)
+    until = datetime.now(UTC) + timedelta(hours=min(KEPT_H[purpose], LONGEST_H.get(at.backend, KEPT_H[purpose])))
     tags = {"purpose": purpose, "world": at.world, "snapshot": at.world_digest, "tree": at.arm.tree, "stands_on": layers.key}
     ports = manifest.services.ports if manifest.services else ()
     tags |= {"commit": at.arm.commit or "", "ref": at.arm.ref, "until": until.isoformat(), "ports": " ".join(map(str, ports))}
@@ -88,7 +93,7 @@ async def furnished(services: Services, at: Subject, layers: Prepared, *, purpos
         egress_local=means.egress_local,
         resources=Resources(**manifest.resources.model_dump()),
     )
-    sandbox = await services.backend.get_or_create(spec)
+    sandbox = await backend.get_or_create(spec)
     try:
         if manifest.services is not None:
             await start_services(sandbox, manifest.services, means.env)
@@ -142,7 +147,8 @@ async def find_open(backend: Backend, installation: str, world: str) -> tuple[Sa
 
 async def open_world(services: Services, at: Subject, *, egress: bool) -> Sandbox:
     """The app up on the world; the sandbox where it is open already, if that is the same app and world. Raises SpecError if not."""
-    found = await find_open(services.backend, services.installation, at.world)
+    backend, _ = services.backends.named(at.backend)
+    found = await find_open(backend, services.installation, at.world)
     if found is not None and found[0].tags.get("snapshot") != at.world_digest:
         raise _other(at.world, "the world has changed on disk since")
     if found is not None and found[0].tags.get("tree") != at.arm.tree:
@@ -151,13 +157,13 @@ async def open_world(services: Services, at: Subject, *, egress: bool) -> Sandbo
         return found[1]
     layers = await prepared(services, at)
     means = PhaseMeans(egress=at.arm.manifest.egress if egress else ())
-    await _end_left(services, name_of(services.installation, AUTHOR, at.world))
+    await _end_left(backend, name_of(services.installation, AUTHOR, at.world))
     return await furnished(services, at, layers, purpose=AUTHOR, what=at.world, means=means)
 
 
-async def _end_left(services: Services, name: str) -> None:
+async def _end_left(backend: Backend, name: str) -> None:
     """A dead one of the same name would be taken for the one that is asked for."""
-    left = await services.backend.find(name)
+    left = await backend.find(name)
     if left is not None:
         await left.terminate()
 

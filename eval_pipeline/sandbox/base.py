@@ -20,7 +20,7 @@ write fails with ENOSPC, a process is killed, or the whole sandbox is ended; `li
 `terminate`. A limit of the host or of a group above ours is none of these.
 
 Ports: what listens on 127.0.0.1 inside is reachable from there alone. `forward` leads one such port to the caller's machine, for
-people who look into a sandbox; a backend without a way to do so raises SandboxError.
+people who look into a sandbox; SandboxError where there is no way in.
 
 Isolation: `missing` names what of this does not hold here. Its level is full, degraded (a limit is missing), unsafe (a wall is
 missing, by the user's permission) or none (no sandbox can be started).

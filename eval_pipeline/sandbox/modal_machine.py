@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -101,6 +101,11 @@ class Machine:
             raise SandboxError(f"{self.name} did not answer within {timeout_s:.0f} s")
         return Done(code, out, err)
 
+    async def talk(self, argv: Sequence[str], *, env: Mapping[str, str]) -> Talk:
+        """Begin a command to speak with; it may last as long as the sandbox. Raises SandboxLost."""
+        with translated(self.name), lost(self.name):
+            return Talk(self.name, await within(self._sandbox.exec.aio(*argv, text=False, env=dict(env), secrets=[])))
+
     async def read(self, path: str) -> bytes | None:
         """A file, whole; None when there is none. Raises SandboxLost when the sandbox can't be reached."""
         with translated(self.name), lost(self.name):
@@ -114,6 +119,40 @@ class Machine:
         with translated(self.name), lost(self.name):
             image = await within(self._sandbox.snapshot_filesystem.aio(timeout=timeout_s, ttl=ttl_s), timeout_s + 10)
         return image.object_id
+
+
+class Talk:
+    """A command that runs, its input and its output."""
+
+    def __init__(self, name: str, process: Any) -> None:
+        self._name = name
+        self._process = process
+        self._turn = asyncio.Lock()
+
+    async def say(self, data: bytes) -> None:
+        """Raises SandboxError when it listens no more."""
+        with translated(self._name), lost(self._name):
+            async with self._turn:
+                try:
+                    self._process.stdin.write(data)
+                    await self._process.stdin.drain.aio()
+                except ValueError as error:
+                    raise SandboxError(f"{self._name}: the command listens no more: {error}") from error
+
+    async def heard(self) -> AsyncIterator[bytes]:
+        """What it prints, as it comes, to its end."""
+        with translated(self._name), lost(self._name):
+            async for chunk in self._process.stdout:
+                yield chunk
+
+    async def end(self) -> None:
+        """Its input ends; of one that has ended nothing is left to say."""
+        try:
+            async with self._turn:
+                self._process.stdin.write_eof()
+                await self._process.stdin.drain.aio()
+        except (sdk.Error, OSError, ValueError):
+            return
 
 
 async def _feed(stdin: Any, data: bytes) -> None:

@@ -20,7 +20,6 @@ MISSING = {
     "memory": "Modal ends what exceeds memory_mib and does not tell it from another end",
     "pids": "Modal does not cap the number of processes, nor tell",
     "evidence": "a sandbox that is lost leaves nothing: its disk goes with it",
-    "ports": "nothing leads a port of a sandbox here",
 }
 
 

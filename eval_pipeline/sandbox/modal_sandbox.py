@@ -12,8 +12,10 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 from eval_pipeline.errors import SandboxError, SandboxLost
 from eval_pipeline.sandbox import modal_bundle as bundle
+from eval_pipeline.sandbox import modal_ports
 from eval_pipeline.sandbox import modal_scripts as scripts
 from eval_pipeline.sandbox.base import OUTPUT_DIR, RUN_DIR, Address, Collected, CommandState, Limit, Phase
+from eval_pipeline.sandbox.leading import led_here
 from eval_pipeline.sandbox.local import script
 from eval_pipeline.sandbox.modal_scripts import AS_USER, ROOT_ENVIRONMENT
 
@@ -180,8 +182,10 @@ class ModalSandbox:
 
     @asynccontextmanager
     async def forward(self, port: int, at: int | None = None) -> AsyncGenerator[Address]:
-        raise SandboxError(f"port {port} of {self.name} can't be reached from here: nothing leads out of a Modal sandbox")
-        yield Address("", 0)
+        if (await self._as_user(modal_ports.CAN_RELAY)).code != 0:
+            raise SandboxError(f"port {port} of {self.name} can't be led here", hint="that needs a python3 in the app's image")
+        async with led_here(lambda reader, writer: modal_ports.line(self.machine, port, reader, writer), at) as address:
+            yield address
 
     async def limits_hit(self) -> Sequence[Limit]:
         return ()

@@ -6,15 +6,15 @@ import asyncio
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
-from eval_pipeline.errors import SandboxError, SpecError
+from eval_pipeline.errors import SandboxError
 from eval_pipeline.sandbox.base import Address
+from eval_pipeline.sandbox.leading import led_here
 from eval_pipeline.sandbox.local import dialer
 from eval_pipeline.sandbox.local.launch import Inmate
 
-HOST = "127.0.0.1"
 _CHUNK = 65536
 
 
@@ -56,42 +56,12 @@ class _Dialer:
 async def forwarded(inmate: Inmate, name: str, port: int, at: int | None) -> AsyncGenerator[Address]:
     """Connections to the address reach 127.0.0.1:`port` of the sandbox; all of them end with the context."""
     helper = _Dialer(inmate, name)
-    lines: set[asyncio.Task[None]] = set()
-
-    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = asyncio.ensure_future(_line(helper, port, reader, writer))
-        lines.add(line)
-        line.add_done_callback(lambda ended: _hang_up(ended, writer))
-        line.add_done_callback(lines.discard)
-
     try:
         await helper.ready()
-        server = await _listen(accept, at)
-        try:
-            yield Address(HOST, server.sockets[0].getsockname()[1])
-        finally:
-            server.close()
-            for line in lines:
-                line.cancel()
-            await asyncio.gather(*lines, return_exceptions=True)
+        async with led_here(lambda reader, writer: _line(helper, port, reader, writer), at) as address:
+            yield address
     finally:
         await asyncio.to_thread(helper.close)
-
-
-def _hang_up(line: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
-    """A cancelled one may never have begun."""
-    if line.cancelled():
-        writer.transport.abort()
-    writer.close()
-
-
-async def _listen(accept: Callable[[asyncio.StreamReader, asyncio.StreamWriter], None], at: int | None) -> asyncio.Server:
-    try:
-        return await asyncio.start_server(accept, HOST, at or 0)
-    except OSError as error:
-        raise SpecError(
-            f"port {at} can't be used on this machine: {error.strerror}", hint="name another one, or none: any free one is taken"
-        ) from error
 
 
 async def _line(helper: _Dialer, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
