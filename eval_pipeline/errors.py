@@ -13,6 +13,7 @@ EvalsError                       code, exit_code, hint; `retryable` says whether
     │   └── ForeignSandbox       the name belongs to another installation (not retryable)
     ├── BuildError               a layer's command failed before any agent started (not retryable: it would again)
     ├── StoreError               an artifact could not be written, read or verified
+    ├── OutputUnreadable         it is stored, but whoever reads it dies (not retryable: the agent's run is over)
     └── LedgerUnavailable        Postgres does not answer
 """
 
@@ -89,6 +90,11 @@ class BuildError(InfrastructureError):
 
 class StoreError(InfrastructureError):
     code = "store"
+
+
+class OutputUnreadable(InfrastructureError):
+    code = "output_unreadable"
+    retryable = False
 
 
 class LedgerUnavailable(InfrastructureError):

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -17,7 +15,7 @@ from eval_pipeline.settings import Settings
 if TYPE_CHECKING:
     from eval_pipeline.analysis.tables import ScoredCell
 
-_RESULT_MAX_BYTES = 16 * 2**20
+_JSON_LOG_BYTES = 2**20
 
 
 @click.group()
@@ -82,23 +80,31 @@ def _show_people(cell: ScoredCell, answer: str | None) -> None:
 @command.command("logs")
 @click.argument("key")
 @click.option("--transcript", is_flag=True, help="The agent's transcript instead of its stdout and stderr.")
+@click.option("--raw", is_flag=True, help="The bytes as they are, whatever they are.")
 @json_option
 @with_settings
-def logs(settings: Settings, key: str, transcript: bool, as_json: bool) -> None:
-    """What the agent printed, or its transcript."""
-    with _cell(settings, key) as cell:
-        found = dict(_members(settings, cell, only="out/transcript.jsonl" if transcript else "logs/"))
-    texts = {name: data.decode("utf-8", "replace") for name, data in found.items()}
+def logs(settings: Settings, key: str, transcript: bool, raw: bool, as_json: bool) -> None:
+    """What the agent printed, or its transcript. With --json the last MiB of each: `cut` has the size of what is longer."""
+    from eval_pipeline.cli.bundles import last_bytes, members, print_raw, print_text
 
-    def people() -> None:
-        for name, text in texts.items():
+    only = "out/transcript.jsonl" if transcript else "logs/"
+    with _cell(settings, key) as cell:
+        found = ((name, size, stream) for name, size, stream in members(settings, cell) if name.startswith(only))
+        if as_json:
+            kept = {name: (size, last_bytes(stream, _JSON_LOG_BYTES)) for name, size, stream in found}
+            texts = {name: data.decode("utf-8", "replace") for name, (_, data) in kept.items()}
+            cut = {name: size for name, (size, data) in kept.items() if size > len(data)}
+            emit({"cell": str(cell.key), "logs": texts, "cut": cut}, as_json, lambda: None)
+            return
+        for name, _, stream in found:
+            if raw:
+                print_raw(stream)
+                continue
             if not transcript:
                 note(f"--- {name.removeprefix('logs/')}")
-            click.echo(harmless(text) if text else "(empty)", nl=not text.endswith("\n"))
-        if cell.error:
+            print_text(stream)
+        if cell.error and not raw:
             note(f"error: {harmless(cell.error)}")
-
-    emit({"cell": str(cell.key), "logs": texts}, as_json, people)
 
 
 @command.command("shell")
@@ -140,13 +146,18 @@ def shell(settings: Settings, key: str, argv: tuple[str, ...], egress: bool, liv
 @with_settings
 def files(settings: Settings, key: str, into: Path | None, as_json: bool) -> None:
     """The files the agent wrote."""
+    from eval_pipeline.cli.bundles import members, write_below
+
+    rows: list[dict[str, Any]] = []
     with _cell(settings, key) as cell:
-        found = {name.removeprefix("out/files/"): data for name, data in _members(settings, cell, only="out/files/")}
+        for path, size, stream in members(settings, cell):
+            if path.startswith("out/files/"):
+                name = path.removeprefix("out/files/")
+                if into is not None:
+                    write_below(into, name, stream)
+                rows.append({"file": name.encode("utf-8", "backslashreplace").decode(), "size_bytes": size})
     if into is not None:
-        for name, data in found.items():
-            _write_below(into, name, data)
-        note(f"{len(found)} files written below {into}")
-    rows = [{"file": name.encode("utf-8", "backslashreplace").decode(), "size_bytes": len(data)} for name, data in found.items()]
+        note(f"{len(rows)} files written below {into}")
     emit({"cell": str(cell.key), "files": rows}, as_json, lambda: table(["file", "size_bytes"], [list(r.values()) for r in rows]))
 
 
@@ -196,37 +207,11 @@ def _cell(settings: Settings, key: str) -> Iterator[ScoredCell]:
         yield found[0]
 
 
-def _members(settings: Settings, cell: ScoredCell, only: str = "") -> Iterator[tuple[str, bytes]]:
-    """Name and content of the files whose name begins with `only`, of the counted attempt or of the last that left a bundle."""
-    from eval_pipeline.store.artifacts import open_store
-
-    bundles = [a.bundle for a in [cell.counted, *reversed(cell.view.attempts)] if a is not None and a.bundle is not None]
-    if not bundles:
-        return
-    with open_store(settings).open(bundles[0]) as stream, tarfile.open(fileobj=stream, mode="r|gz") as archive:
-        for member in archive:
-            content = archive.extractfile(member) if member.isfile() and member.name.startswith(only) else None
-            if content is not None:
-                yield member.name, content.read()
-
-
 def _answer(settings: Settings, cell: ScoredCell) -> str | None:
-    from eval_pipeline.domain.outcome import read_result
+    from eval_pipeline.cli.bundles import members
+    from eval_pipeline.runner.output import RESULT_MAX_BYTES, parse_result
 
-    for name, data in _members(settings, cell, only="out/result.json"):
-        if name == "out/result.json" and len(data) <= _RESULT_MAX_BYTES:
-            try:
-                return read_result(json.loads(data)).answer
-            except (ValueError, RecursionError):
-                return None
+    for name, size, stream in members(settings, cell):
+        if name == "out/result.json":
+            return parse_result(stream.read()).answer if size <= RESULT_MAX_BYTES else None
     return None
-
-
-def _write_below(folder: Path, name: str, data: bytes) -> None:
-    from eval_pipeline.errors import StoreError
-
-    target = folder / name
-    if not target.resolve().is_relative_to(folder.resolve()):
-        raise StoreError(f"the file name {name!r} leads out of {folder}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(data)

@@ -22,7 +22,7 @@ from eval_pipeline.runner.app_life import AppLife
 from eval_pipeline.runner.context import CellContext
 from eval_pipeline.runner.held import ENDING, in_words, isolation, refused
 from eval_pipeline.runner.meter import Meter, exceeded
-from eval_pipeline.runner.persist import Persisted
+from eval_pipeline.runner.persist import Kept, Persisted
 from eval_pipeline.runner.setup import AGENT_ENV, lay_ground, set_up, take_ready
 from eval_pipeline.sandbox.base import CommandState, Limit, Phase, Sandbox
 from eval_pipeline.store.ledger import Claim, OpenAttempt
@@ -94,6 +94,7 @@ class _Attempt:
         self._began = time.monotonic()
         self._app = AppLife(self.arm.manifest)
         self._state_before: str | None = None
+        self._kept: Kept | None = None
 
     async def result(self) -> AttemptResult:
         """How the attempt ended. Raises FenceLost, and Cancelled once the cancelled attempt is recorded."""
@@ -152,7 +153,8 @@ class _Attempt:
 
     async def _keep(self, sandbox: Sandbox) -> Persisted:
         before = self._state_before if self._app.dumped else None
-        return await self.context.persister.persist(sandbox, self.context.experiment, self.key, before)
+        async with self.context.persister.collected(sandbox) as self._kept:
+            return await self.context.persister.read(self._kept, self.context.experiment, self.key, before)
 
     def _overran(self, state: CommandState) -> Stop | None:
         """It may have ended by itself while no engine was there to stop it."""
@@ -242,6 +244,8 @@ class _Attempt:
         """Keep what the sandbox left. An agent that never started cost nothing; of one that did, its output tells."""
         if self._agent_started_at is None:
             return AttemptResult(outcome=outcome, error=error, cost_usd=Decimal(0))
+        if self._kept is not None:  # whoever wants to know more finds all of it in the store
+            return AttemptResult(outcome=outcome, error=error, bundle=self._kept.bundle, evidence=self._kept.facts)
         left = await self._salvage()
         if left is None:
             return AttemptResult(outcome=outcome, error=error)

@@ -80,6 +80,8 @@ def parse_result(data: bytes) -> AgentResult:
         return read_result(json.loads(data))
     except (ValueError, RecursionError) as error:
         return AgentResult(status=None, error=f"result.json is not JSON: {error}")
+    except MemoryError:
+        return AgentResult(status=None, error="result.json needs too much memory to be read")
 
 
 class TranscriptReader:
@@ -132,7 +134,7 @@ class TranscriptReader:
             if b'"usage"' in line:  # the others are not parsed: a transcript is large and only its usage counts
                 self._event(json.loads(line))
             self.n_events += 1
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError, MemoryError):
             self.bad_lines += 1
 
     def _event(self, event: dict[str, Any]) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import os
 import tempfile
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,16 +16,26 @@ from eval_pipeline.domain.rubric import Rubric
 from eval_pipeline.domain.usage import Usage
 from eval_pipeline.domain.world import SnapshotManifest
 from eval_pipeline.domain.world_diff import WorldDiff
-from eval_pipeline.errors import StoreError
-from eval_pipeline.runner.judging import BundleReport, BundleTask, end_with, report_on_bundle
+from eval_pipeline.errors import OutputUnreadable
+from eval_pipeline.runner.judging import BundleReport, BundleTask
+from eval_pipeline.runner.readers import MEMORY_MIB, Readers
 from eval_pipeline.runner.slots import Slots
 from eval_pipeline.sandbox.base import Sandbox
-from eval_pipeline.scoring.verdicts import CHECK_VERSION, Verdict
+from eval_pipeline.scoring.verdicts import CHECK_VERSION, Verdict, no_verdict, questions
 from eval_pipeline.store.artifacts import ArtifactStore
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.verdicts import VerdictRow, Verdicts
 
 WORKERS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """A bundle that is in the store. path: a copy here, as long as it is held. facts: of its collection, for the record."""
+
+    bundle: str
+    path: Path
+    facts: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +51,7 @@ class Persisted:
 
 
 class Persister:
-    """world_dirs, manifests: of the restored snapshots by digest; both may grow."""
+    """world_dirs, manifests: of the restored snapshots by digest; both may grow. parsers: how many bundles are handled at once."""
 
     def __init__(
         self,
@@ -53,40 +60,57 @@ class Persister:
         scratch: Path,
         world_dirs: dict[str, Path],
         manifests: dict[str, SnapshotManifest],
+        memory_mib: int = MEMORY_MIB,
     ) -> None:
         self._store = store
         self._verdicts = verdicts
         self._scratch = scratch
         self._world_dirs = world_dirs
         self._manifests = manifests
-        self._pool: ProcessPoolExecutor | None = None
+        self._readers = Readers(memory_mib)
         self.parsers = Slots(WORKERS)
         scratch.mkdir(parents=True, exist_ok=True)
 
-    async def persist(
-        self, sandbox: Sandbox, experiment: ExperimentRow, key: CellKey, state_before: str | None = None
-    ) -> Persisted:
-        """Durable when it returns. state_before: digest of the prepared state's dump, to compare the sandbox' /out/state with.
+    @asynccontextmanager
+    async def collected(self, sandbox: Sandbox) -> AsyncGenerator[Kept]:
+        """What the sandbox left, durable from here on. Raises StoreError or SandboxError."""
+        async with self._room() as folder:
+            path = folder / "bundle.tar.gz"
+            collected = await sandbox.collect(path)
+            artifact = await asyncio.to_thread(self._store.put_file, path)
+            skipped = {_printable(name): why for name, why in list(collected.skipped.items())[:50]}
+            facts = {"n_files": collected.n_files, "size_bytes": collected.size_bytes, "skipped": skipped}
+            yield Kept(bundle=artifact.digest, path=path, facts=facts)
 
-        Raises StoreError or SandboxError.
-        """
+    @asynccontextmanager
+    async def fetched(self, bundle: str, facts: Mapping[str, Any] | None = None) -> AsyncGenerator[Kept]:
+        """Raises StoreError."""
+        async with self._room() as folder:
+            path = folder / "bundle.tar.gz"
+            await asyncio.to_thread(self._store.fetch, bundle, path)
+            yield Kept(bundle=bundle, path=path, facts=dict(facts or {}))
+
+    @asynccontextmanager
+    async def _room(self) -> AsyncGenerator[Path]:
         async with self.parsers.hold():
             with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
-                path = Path(folder) / "bundle.tar.gz"
-                collected = await sandbox.collect(path)
-                artifact = await asyncio.to_thread(self._store.put_file, path)
-                report = await self._report(path, artifact.digest, experiment, key, state_before)
+                yield Path(folder)
+
+    async def read(self, kept: Kept, experiment: ExperimentRow, key: CellKey, state_before: str | None = None) -> Persisted:
+        """Its verdicts are durable when it returns. state_before: digest of the prepared state's dump, to compare /out/state with.
+
+        Raises StoreError, and OutputUnreadable when the bundle can't be read.
+        """
+        report = await self._report(kept, experiment, key, state_before)
         compared = await asyncio.to_thread(self._keep_diff, report.world_diff)
-        await asyncio.to_thread(self._verdicts.add, verdict_rows(report.verdicts, artifact.digest))
+        await asyncio.to_thread(self._verdicts.add, verdict_rows(report.verdicts, kept.bundle))
         return Persisted(
-            bundle=artifact.digest,
+            bundle=kept.bundle,
             result=report.result,
             usages=report.usages,
             calls=report.calls,
             evidence={
-                "n_files": collected.n_files,
-                "size_bytes": collected.size_bytes,
-                "skipped": {_printable(name): why for name, why in list(collected.skipped.items())[:50]},
+                **kept.facts,
                 "n_events": report.n_events,
                 "bad_lines": report.bad_lines,
                 "calls": report.calls,
@@ -101,27 +125,26 @@ class Persister:
 
     async def judge(self, bundle: str, experiment: ExperimentRow, key: CellKey, state_before: str | None = None) -> None:
         """Answer the criteria again from the stored bundle; verdicts that are there stay, what had failed gets another vote."""
-        async with self.parsers.hold():
-            with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
-                path = Path(folder) / "bundle.tar.gz"
-                await asyncio.to_thread(self._store.fetch, bundle, path)
-                report = await self._report(path, bundle, experiment, key, state_before)
+        try:
+            async with self.fetched(bundle) as kept:
+                given = (await self._report(kept, experiment, key, state_before)).verdicts
+        except OutputUnreadable as error:  # of this cell alone
+            rubric, world = experiment.score.cases[key.case_name].rubric, experiment.run.worlds[key.world]
+            given = [no_verdict(question, str(error)) for question in questions(rubric, world, bundle, state_before)]
         before = await asyncio.to_thread(self._verdicts.of_bundles, [bundle])
         failed = {digest: row.vote for digest, row in before.items() if row.status != "ok"}
-        await asyncio.to_thread(self._verdicts.add, verdict_rows(report.verdicts, bundle, failed))
+        await asyncio.to_thread(self._verdicts.add, verdict_rows(given, bundle, failed))
 
-    async def _report(
-        self, path: Path, bundle: str, experiment: ExperimentRow, key: CellKey, state_before: str | None
-    ) -> BundleReport:
+    async def _report(self, kept: Kept, experiment: ExperimentRow, key: CellKey, state_before: str | None) -> BundleReport:
         rubric: Rubric = experiment.score.cases[key.case_name].rubric
         before = None
         if state_before is not None:
-            before = path.with_name("before.tar.gz")
+            before = kept.path.with_name("before.tar.gz")
             await asyncio.to_thread(self._store.fetch, state_before, before)
         world = experiment.run.worlds[key.world]
         task = BundleTask(
-            path=path,
-            bundle=bundle,
+            path=kept.path,
+            bundle=kept.bundle,
             rubric=rubric,
             world_digest=world,
             world_dir=self._world_dirs[world],
@@ -129,22 +152,10 @@ class Persister:
             state_before=state_before,
             manifest=None if before is None else self._manifests[world],
         )
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._workers(), report_on_bundle, task)
-        except BrokenProcessPool as error:
-            self._pool = None
-            raise StoreError(f"a worker process died while it read the output of {key}: {error}") from error
-
-    def _workers(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["eval_pipeline.runner.judging"])
-            self._pool = ProcessPoolExecutor(WORKERS, mp_context=context, initializer=end_with, initargs=(os.getpid(),))
-        return self._pool
+        return await self._readers.report(task)
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        self._readers.close()
 
 
 def verdict_rows(verdicts: Sequence[Verdict], bundle: str, failed: Mapping[str, int] | None = None) -> list[VerdictRow]:

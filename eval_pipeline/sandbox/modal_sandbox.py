@@ -152,7 +152,9 @@ class ModalSandbox:
             raise SandboxError(f"the output of {self.name} can't be listed: {listing.complaint}")
         choice = await asyncio.to_thread(bundle.choose, listing.stdout)
         logs = await self.as_root(scripts.LOG_NAMES)
-        with tempfile.TemporaryFile() as out_tar, tempfile.TemporaryFile() as log_tar:
+        # Beside the bundle: elsewhere the disk may be memory
+        near = dest.parent
+        with tempfile.TemporaryFile(dir=near) as out_tar, tempfile.TemporaryFile(dir=near) as log_tar:
             for target, prefix, folder, names in (
                 (out_tar, AS_USER, OUTPUT_DIR, choice.names),
                 (log_tar, (), f"{RUN_DIR}/logs", logs.stdout),

@@ -5,17 +5,18 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 MEMBER_MAX_BYTES = 2**40
 
 
-def bundle_members(bundle: Path) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
+def bundle_members(bundle: Path | BinaryIO) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
     """Each with its content if it is a regular file, to be read before the next. In memory stands one member, however many there are.
 
-    Raises tarfile.TarError, OSError or TypeError when the bundle itself is broken.
+    bundle: its path, or a stream that need not seek. Raises tarfile.TarError, OSError or TypeError when the bundle itself is broken.
     """
-    with tarfile.open(bundle, "r|gz", encoding="utf-8", errors="surrogateescape") as archive:
+    name, stream = (bundle, None) if isinstance(bundle, Path) else (None, bundle)
+    with tarfile.open(name, "r|gz", stream, encoding="utf-8", errors="surrogateescape") as archive:
         for member in archive:
             # A tar file remembers every member, and there may be very many
             archive.members.clear()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]

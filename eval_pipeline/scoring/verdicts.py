@@ -76,14 +76,19 @@ def _answer(question: Question, evidence: Evidence) -> Verdict:
             reason=result.reason,
         )
     except Undecided as why:
-        return Verdict(
-            request_digest=question.request_digest, criterion=criterion.id, verdict=None, status="failed", reason=str(why)
-        )
+        return no_verdict(question, str(why))
     except Exception as error:  # noqa: BLE001 - the judge's boundary: a check's own bug must not become a verdict
-        reason = f"the check failed: {type(error).__name__}: {error}"
-        return Verdict(
-            request_digest=question.request_digest, criterion=criterion.id, verdict=None, status="failed", reason=reason
-        )
+        return no_verdict(question, f"the check failed: {type(error).__name__}: {error}")
+
+
+def no_verdict(question: Question, reason: str) -> Verdict:
+    return Verdict(
+        request_digest=question.request_digest,
+        criterion=question.criterion.id,
+        verdict=None,
+        status="failed",
+        reason=reason,
+    )
 
 
 class Documents(Mapping[str, str]):

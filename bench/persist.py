@@ -1,0 +1,200 @@
+"""What it costs to persist one large output: from a sandbox into the store, read by a worker process, on both backends.
+
+    python bench/persist.py [--mib 1024] [--backend local|modal|both]
+
+Prints one JSON line. *_rss_peak_mib: above what the process had before; the worker is the one that reads. temp_disk_mib: the most that
+lay in the scratch directory and in the store's unfinished files at once, beside the stored bundle. The transcript hardly compresses,
+and holds a line of 100 MB, NUL bytes, half a line and lone surrogates. The loopback Modal needs root, and runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import multiprocessing
+import os
+import resource
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from support.locks import locked_case, run_lock, score_lock
+from support.modal_loopback import backend as modal_backend
+from support.modal_loopback import loopback_modal
+
+from eval_pipeline.runner.persist import Persister
+from eval_pipeline.sandbox.base import Backend, Phase, Resources, SandboxSpec
+from eval_pipeline.sandbox.local.backend import LocalBackend
+from eval_pipeline.scoring.bundle_tar import bundle_members
+from eval_pipeline.settings import Settings
+from eval_pipeline.store.artifacts import LocalArtifacts
+from eval_pipeline.store.ledger import ExperimentRow
+from eval_pipeline.store.records import Records, open_records
+
+AGENT = r"""
+import base64, hashlib, os, sys
+total, seen, usages = int(sys.argv[1]), hashlib.sha256(), 0
+with open("/out/transcript.jsonl", "wb") as out:
+    def put(line):
+        out.write(line); seen.update(line)
+        return len(line)
+    size = put(b'{"type":"message","text":"' + b"x" * 100_000_000 + b'"}\n')
+    size += put(b'{"type":"message","text":"\x00 \\u0000 \\ud800"}\n')
+    while size < total - 2000:
+        text = base64.b64encode(os.urandom(750))
+        size += put(b'{"type":"message","text":"' + text + b'"}\n')
+        if usages < 1000:
+            usages += 1
+            size += put(b'{"type":"usage","model":"m","input_uncached":1}\n')
+    put(b'{"type":"mess')
+open("/out/result.json", "w").write('{"status": "ok", "answer": "' + seen.hexdigest() + '"}')
+"""
+
+
+class Watch(threading.Thread):
+    """Peaks of this process, of its readers, and of files below some folders, while it runs."""
+
+    def __init__(self, *folders: Path) -> None:
+        super().__init__(daemon=True)
+        self._folders = folders
+        self._end = threading.Event()
+        self._own = rss_mib(os.getpid())
+        self._first: dict[int, float] = {}
+        self.engine_mib = self.worker_mib = self.disk_mib = 0.0
+
+    def run(self) -> None:
+        while not self._end.wait(0.05):
+            self.engine_mib = max(self.engine_mib, rss_mib(os.getpid()) - self._own)
+            for child in multiprocessing.active_children():
+                if child.pid is not None and (now := rss_mib(child.pid)):
+                    self.worker_mib = max(self.worker_mib, now - self._first.setdefault(child.pid, now))
+            self.disk_mib = max(self.disk_mib, sum(map(used_mib, self._folders)))
+
+    def stop(self) -> None:
+        self._end.set()
+        self.join()
+
+
+def rss_mib(pid: int) -> float:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+    except OSError:
+        return 0.0
+
+
+def used_mib(folder: Path) -> float:
+    """Open files without a name, of this process, count as well."""
+    return sum(size_mib(path) for path in [*folder.rglob("*"), *_deleted_below(folder)])
+
+
+def size_mib(path: Path) -> float:
+    try:
+        return path.stat().st_blocks * 512 / 2**20
+    except OSError:
+        return 0.0  # gone since
+
+
+def _deleted_below(folder: Path) -> Iterator[Path]:
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except OSError:
+            continue
+        if target.startswith(str(folder)) and target.endswith("(deleted)"):
+            yield entry
+
+
+@contextmanager
+def books(state: Path) -> Iterator[tuple[Records, ExperimentRow]]:
+    with open_records(Settings(state_dir=state, worlds_dir=state)) as records:
+        run = run_lock("big", [locked_case("c0")])
+        records.ledger.create_experiment(run, score_lock(run), repo="/app", baseline=None, budget_usd=None)
+        yield records, records.ledger.experiment(run.experiment_id)
+
+
+async def persist(name: str, backend: Backend, state: Path, n_bytes: int) -> dict[str, Any]:
+    world = state / "world"
+    world.mkdir(mode=0o755, exist_ok=True)
+    spec = SandboxSpec(
+        name=f"e-{os.urandom(12).hex()}",
+        installation="bench",
+        layers=[await backend.base_layer()] if name == "modal" else [],
+        world=world if name == "local" else None,
+        files={"/run/evals/agent.py": AGENT.encode()},
+        resources=Resources(disk_mib=4096),
+    )
+    sandbox = await backend.get_or_create(spec)
+    await sandbox.start("agent", ["/usr/bin/python3", "/run/evals/agent.py", str(n_bytes)], env={}, workdir="/out")
+    while (ended := await sandbox.state("agent")).phase is Phase.RUNNING:
+        await asyncio.sleep(0.2)
+    assert ended.exit_code == 0, await sandbox.logs("agent")
+    store = LocalArtifacts(state / f"artifacts-{name}")
+    with books(state) as (records, experiment):
+        (key,) = [key for key in experiment.run.cell_keys() if key.trial == 0][:1]
+        worlds = dict.fromkeys(experiment.run.worlds.values(), world)
+        persister = Persister(store, records.verdicts, state / "tmp", worlds, {})
+        watch = Watch(state / "tmp", state / f"artifacts-{name}" / "tmp")
+        watch.start()
+        began = time.monotonic()
+        async with persister.collected(sandbox) as kept:
+            collected_s = time.monotonic() - began
+            persisted = await persister.read(kept, experiment, key)
+        took_s = time.monotonic() - began
+        watch.stop()
+        persister.close()
+    await sandbox.terminate()
+    await backend.aclose()
+    n_stored = transcript_bytes(store, persisted.bundle, str(persisted.result.answer))
+    assert (persisted.calls, persisted.evidence["bad_lines"]) == (1000, 2), persisted.evidence
+    return {
+        "bytes": n_stored,
+        "mb_s": round(n_stored / 1e6 / took_s, 1),
+        "collect_s": round(collected_s, 1),
+        "read_s": round(took_s - collected_s, 1),
+        "engine_rss_peak_mib": round(watch.engine_mib),
+        "worker_rss_peak_mib": round(watch.worker_mib),
+        "temp_disk_mib": round(watch.disk_mib),
+    }
+
+
+def transcript_bytes(store: LocalArtifacts, bundle: str, digest: str) -> int:
+    """What is stored of the transcript, which must be what the agent wrote, byte for byte."""
+    with store.open(bundle) as stored:
+        for member, stream in bundle_members(stored):
+            if member.name == "out/transcript.jsonl" and stream is not None:
+                seen = hashlib.file_digest(stream, "sha256")
+                assert seen.hexdigest() == digest, "the stored transcript is another one"
+                return member.size
+    raise AssertionError("no transcript is stored")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--backend", choices=["local", "modal", "both"], default="both")
+    options = parser.parse_args()
+    n_bytes = min(options.mib << 20, (1 << 30) - 4096)  # a bundle holds 1 GiB, the result included
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="evb-", dir="/tmp") as folder:
+        state = Path(folder)
+        state.chmod(0o711)
+        if options.backend != "modal":
+            found["local"] = asyncio.run(persist("local", LocalBackend("bench", state), state, n_bytes))
+        if options.backend != "local":
+            with loopback_modal(state) as server:
+                os.environ.update(server.env)
+                found["modal"] = asyncio.run(persist("modal", modal_backend("bench", "bench", state), state, n_bytes))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Worker processes that read stored bundles, one bundle at a time each: one that dies takes nobody else's work with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import resource
+import signal
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+from eval_pipeline.errors import OutputUnreadable
+from eval_pipeline.runner.judging import BundleReport, BundleTask, end_with, report_on_bundle
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerProcess
+
+log = logging.getLogger(__name__)
+
+MEMORY_MIB = 1024
+TRIES = 2
+
+
+class Readers:
+    """As many processes as are asked at once; who asks sees to it that they are few. memory_mib: what one of them may have."""
+
+    def __init__(self, memory_mib: int = MEMORY_MIB) -> None:
+        self._memory_mib = memory_mib
+        self._idle: list[_Reader] = []
+
+    async def report(self, task: BundleTask) -> BundleReport:
+        """Raises OutputUnreadable when the bundle kills its reader, a fresh one too, or is broken."""
+        for left in reversed(range(TRIES)):
+            reader = self._idle.pop() if self._idle else await asyncio.to_thread(_Reader, self._memory_mib)
+            try:
+                answer = await asyncio.to_thread(reader.ask, task)
+            except asyncio.CancelledError:
+                reader.kill()  # the thread that waits for it ends with it
+                raise
+            if isinstance(answer, BundleReport):
+                self._idle.append(reader)
+                return answer
+            reader.close()
+            log.warning("%s: %s%s", task.path, answer, "; another reader is tried" if left else "")
+            if not left:
+                raise OutputUnreadable(f"the output is stored, but {answer}")
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+
+class _Reader:
+    def __init__(self, memory_mib: int) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
+        self._pipe, theirs = context.Pipe()
+        self._process: ForkServerProcess = context.Process(target=_serve, args=(theirs, os.getpid(), memory_mib), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def ask(self, task: BundleTask) -> BundleReport | str:
+        """The report, or why there is none."""
+        try:
+            self._pipe.send(task)
+            return self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join(timeout=10)
+            return f"its reader {_ended(self._process.exitcode)}"
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None:
+        """Only when nobody asks it."""
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+        self._process.close()
+
+
+def _ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was killed by {signal.Signals(-code).name} while it read"
+    return f"ended with code {'unknown' if code is None else code} while it read"
+
+
+def _serve(pipe: Connection, engine: int, memory_mib: int) -> None:
+    end_with(engine)
+    # The soft one alone: what it starts to read a document has a limit of its own
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (memory_mib * 2**20, hard))
+    while True:
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(_answer(task, memory_mib))
+
+
+def _answer(task: BundleTask, memory_mib: int) -> BundleReport | str:
+    try:
+        return report_on_bundle(task)
+    except MemoryError:
+        return f"needs more than the {memory_mib} MiB of memory that its reader may have"
+    except Exception as error:  # noqa: BLE001 - the process' boundary: what can't be pickled must not end it
+        return f"can't be read: {type(error).__name__}: {error}"
