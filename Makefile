@@ -25,6 +25,7 @@ format: dev
 	$(BIN)/ruff check --fix .
 
 test: dev packages
+	$(BIN)/basedpyright -p tests
 	$(PYTEST) -n 2 -m "not long"
 
 test-all: dev packages

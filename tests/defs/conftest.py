@@ -62,7 +62,7 @@ class Bench:
 
         keys = [key for key in self.instance.get_dynamic_partitions("cells") if key.startswith(f"{experiment}/")]
         found = self.instance.get_status_by_partition(dg.AssetKey("cell_results"), keys, CELLS) or {}
-        return {key: "missing" if found.get(key) is None else found[key].value.lower() for key in keys}
+        return {key: "missing" if (status := found.get(key)) is None else status.value.lower() for key in keys}
 
     def events(self, cell: str) -> list[dg.AssetMaterialization]:
         """Every materialization of the cell, newest first."""

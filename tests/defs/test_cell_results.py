@@ -42,7 +42,7 @@ def test_a_result_is_shown_with_its_numbers_and_launched_again_only_logged_again
     shown = {key: value.value for key, value in event.metadata.items()}
     assert (shown["outcome"], shown["score"], shown["passed"], shown["attempts"]) == ("ok", 1.0, True, 1)
     assert shown["latency_s"] == round(cells[0]["latency_s"], 3)
-    assert f"evals cell show {keys[0]}" in shown["show"]
+    assert f"evals cell show {keys[0]}" in str(shown["show"])
     assert bench.records.views.unlogged(name) == []
     assert checks(bench, name) == {"completeness": True, "infra_rate": True}
 

@@ -8,6 +8,7 @@ import importlib.metadata
 import tomllib
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
 import eval_pipeline
@@ -81,4 +82,5 @@ def test_checks_of_results_are_partitioned_by_experiment() -> None:
     for name in ("secret_age", "image_is_current"):
         assert checks.pop(name).partitions_def is None
     for check in checks.values():
-        assert check.partitions_def is not None and check.partitions_def.name == "experiments"
+        assert isinstance(check.partitions_def, dg.DynamicPartitionsDefinition)
+        assert check.partitions_def.name == "experiments"

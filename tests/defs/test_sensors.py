@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
+def run_status(bench: Bench, run_id: str) -> dg.DagsterRunStatus:
+    run = bench.instance.get_run_by_id(run_id)
+    assert run is not None
+    return run.status
+
+
 def evaluate(bench: Bench, sensor: str, cursor: str | None = None) -> dg.SensorResult:
     """One tick, as the daemon makes it: the partitions it asks for are added or deleted."""
     import dagster as dg
@@ -106,11 +112,11 @@ def test_a_run_whose_process_was_killed_is_ended_and_others_are_left_alone(bench
     (pid,) = project.engine_pids(name)
     (run,) = bench.instance.get_runs(dg.RunsFilter(job_name="run_cells", statuses=[dg.DagsterRunStatus.STARTED]))
     evaluate(bench, "repair_records")
-    assert bench.instance.get_run_by_id(run.run_id).status is dg.DagsterRunStatus.STARTED
+    assert run_status(bench, run.run_id) is dg.DagsterRunStatus.STARTED
     os.kill(pid, signal.SIGKILL)
     project.wait_for(lambda: not alive(pid))
     evaluate(bench, "repair_records")
-    assert bench.instance.get_run_by_id(run.run_id).status is dg.DagsterRunStatus.FAILURE
+    assert run_status(bench, run.run_id) is dg.DagsterRunStatus.FAILURE
     project.run("killed")
     assert bench.statuses(name) == {f"{name}/w.slow/a/0": "materialized"}
     assert bench.attempts(name) == {f"{name}/w.slow/a/0": 1}

@@ -48,6 +48,12 @@ def of_kind(dumped: dict[str, Any], kind: type) -> set[str]:
     return {name for name, value in dumped.items() if isinstance(value, kind)}
 
 
+def written(dumped: dict[str, bytes | str], name: str) -> str:
+    content = dumped[name]
+    assert isinstance(content, bytes), f"{name} is a link to {content}"
+    return content.decode()
+
+
 # The dump
 
 
@@ -83,7 +89,7 @@ def test_rows_of_any_shape_come_back_as_they_were(machine: Machine, made_world: 
         dumped = cell.dump()
     assert resolved(dumped, world) == described(world)
     assert of_kind(dumped, bytes) == {"database/users.jsonl", "database/past_chats.jsonl", "database/time_entries.jsonl"}
-    ids = [json.loads(line)["id"] for line in dumped["database/users.jsonl"].decode().splitlines()]
+    ids = [json.loads(line)["id"] for line in written(dumped, "database/users.jsonl").splitlines()]
     assert ids == ["a", "b"]
 
 
@@ -98,7 +104,7 @@ def test_a_dump_holds_what_changed_and_links_to_the_rest(machine: Machine, harbo
     assert of_kind(before, bytes) == set()
     assert of_kind(after, bytes) == {memo, "documents/new/note.md", "database/past_chats.jsonl"}
     assert after["documents/new/note.md"] == b"A note."
-    old, new = described(harbour)["database/past_chats.jsonl"], rows(after["database/past_chats.jsonl"].decode())
+    old, new = described(harbour)["database/past_chats.jsonl"], rows(written(after, "database/past_chats.jsonl"))
     (added,) = [row for identity, row in new.items() if identity not in old]
     assert {identity: new[identity] for identity in old} == old
     assert (added["user"], added["answer"]) == ("m.lindqvist", run.result["answer"])

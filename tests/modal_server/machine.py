@@ -10,10 +10,11 @@ import json
 import os
 import signal
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
@@ -141,8 +142,8 @@ class Machine:
             command += ["--ro-bind", str(source), target]
         return [*command, "--info-fd", str(info_fd), "--chdir", "/", "--", *argv]
 
-    def _keep(self, work: object) -> None:
-        task = asyncio.ensure_future(work)  # pyright: ignore[reportArgumentType]
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

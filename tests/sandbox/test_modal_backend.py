@@ -53,7 +53,8 @@ def make(modal_server: LoopbackModal, app: str, state_dir: Path) -> Any:
 
 
 def spec(**more: Any) -> SandboxSpec:
-    return SandboxSpec(**{"name": f"e-{secrets.token_hex(12)}", "installation": "a"} | more)
+    named: dict[str, Any] = {"name": f"e-{secrets.token_hex(12)}", "installation": "a"}
+    return SandboxSpec(**named | more)
 
 
 async def ended(sandbox: Sandbox, command_id: str = "c") -> CommandState:

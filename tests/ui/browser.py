@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from selenium import webdriver
 from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException
@@ -38,7 +39,7 @@ class Browser:
     def find(self, css: str, text: str = "", timeout_s: float = 60) -> WebElement:
         """The first visible element of `css` whose text holds `text`, once it is there."""
 
-        def look(_: object) -> WebElement | bool:
+        def look(_: object) -> WebElement | Literal[False]:
             found = [e for e in self.driver.find_elements(By.CSS_SELECTOR, css) if e.is_displayed() and text in e.text]
             return found[0] if found else False
 

@@ -11,10 +11,12 @@ import signal
 import tarfile
 from collections import Counter
 from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from ui.served import Served
 from ui.test_backfills import assert_each_run_ended_as_its_cells, cells_of, processes, running
 
@@ -22,6 +24,7 @@ from eval_pipeline.domain.ids import CellKey, sandbox_name
 from eval_pipeline.sandbox.local.places import own_directory, prepare
 from eval_pipeline.settings import load_settings
 from eval_pipeline.store.records import Records, open_records
+from eval_pipeline.store.schema import limits
 
 pytestmark = pytest.mark.long
 
@@ -84,6 +87,21 @@ class FullSize:
 
     def agents(self) -> int:
         return running(self.served, self.keys)
+
+    @contextmanager
+    def at_once(self, places: int) -> Generator[None]:
+        """So many sandboxes: the scattered cells take many turns, and there is time to step in."""
+        (was,) = self._limit(places)
+        try:
+            yield
+        finally:
+            self._limit(was)
+
+    def _limit(self, places: int) -> Sequence[int]:
+        with self.records.database.engine.begin() as c:
+            was = c.execute(sa.select(limits.c.value).where(limits.c.name == "running")).scalars().all()
+            c.execute(sa.update(limits).where(limits.c.name == "running").values(value=places))
+        return was
 
     def ended(self, backfill: str) -> dict[str, Any]:
         return self.served.wait_backfill(backfill, timeout_s=600)
@@ -156,10 +174,11 @@ def test_the_leader_is_killed_in_the_middle(full: FullSize) -> None:
 def test_cancelled_in_the_middle_and_run_to_its_end_by_another(full: FullSize) -> None:
     full.open_scattered()
     before = full.marks()
-    backfill = full.served.backfill(full.scattered)
-    full.served.wait_for(lambda: full.agents() >= 30, "thirty agents", 300)
-    full.served.cancel_backfill(backfill)
-    ended = full.ended(backfill)
+    with full.at_once(16):
+        backfill = full.served.backfill(full.scattered)
+        full.served.wait_for(lambda: full.agents() >= 16, "sixteen agents", 300)
+        full.served.cancel_backfill(backfill)
+        ended = full.ended(backfill)
     assert ended["status"] == "CANCELED"
     assert full.served.project.evals("sandbox", "list") == []
     done = set(full.records.views.keys(full.experiment, ["done"])).intersection(full.scattered)

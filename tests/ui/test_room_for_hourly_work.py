@@ -12,6 +12,7 @@ from eval_pipeline.settings import load_settings
 from eval_pipeline.specs.library import Library
 from eval_pipeline.specs.lock import lock_experiment
 from eval_pipeline.store.records import Records, open_records
+from eval_pipeline.vault.delivery import Secrets
 
 pytestmark = pytest.mark.long
 
@@ -29,7 +30,8 @@ def opened(served: Served, records: Records, name: str, trials: int = 1) -> str:
     """An experiment in the ledger that nobody works on."""
     path = served.project.experiment(name, trials=trials)
     locked = lock_experiment(Library(served.project.worlds), path)
-    return commit(locked, plan(locked, records, fresh=False), records).id
+    secrets = Secrets(load_settings(served.project.env), records)
+    return commit(locked, plan(locked, records, secrets, fresh=False), records).id
 
 
 def begun(served: Served, name: str) -> str:
@@ -62,7 +64,7 @@ def test_hourly_work_starts_beside_ten_open_experiments_and_a_full_queue(served:
     busy = [*at_work, *by_cli]
     backfills: list[str] = []
     try:
-        served.wait_for(lambda: agents(records, busy) == 12, "twelve agents of ten runs and two of the CLI's", 300)
+        served.wait_for(lambda: agents(records, busy) == 12, "twelve agents of ten runs and two of the CLI's", 600)
         backfills += [served.backfill(records.views.keys(name)[::2]) for name in waiting]
         served.wait_for(lambda: queued(served, backfills) == 15, "a full queue", 120)
         started = {job: served.launch(job, {"packed": packed}.get(key, key)) for job, key in HOURLY.items()}
