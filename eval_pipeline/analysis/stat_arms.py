@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from eval_pipeline.analysis.stat_intervals import Interval, korn_graubard, se_fixed_cases, wilson_t_cr2
+from eval_pipeline.analysis.stat_intervals import Interval, case_clusters, korn_graubard, se_fixed_cases, wilson_t_cr2
 from eval_pipeline.analysis.stat_scores import STATUS_RULES, Rule, cell_value
 
 Cell = tuple[str, int, float | None]
@@ -75,8 +75,7 @@ def arm_mean(
     counts = {"n_cases_planned": len(cases), "n_cases": len(means), "n_cells_planned": planned, "n_cells": valid}
     if not means:
         return ArmMean(**counts, n_clusters=0, bound_lower=lower, bound_upper=upper, flags=("no_data",))
-    clusters = [("world", world[case]) if world and case in world else ("case", case) for case in means]
-    interval = wilson_t_cr2(list(means.values()), clusters, score_range, alpha)
+    interval = wilson_t_cr2(list(means.values()), case_clusters(means, world), score_range, alpha)
     fixed = se_fixed_cases(list(cases.values()))
     strict_lower, strict_upper = _strict(interval, len(means), score_range, alpha)
     return ArmMean(

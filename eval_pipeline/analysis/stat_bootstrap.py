@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eval_pipeline.analysis.stat_distributions import normal_cdf, normal_quantile
+from eval_pipeline.analysis.stat_intervals import Floats, cluster_index
 
 RESAMPLES = 10_000
-_BATCH_VALUES = 1_000_000
+# A batch stays in the processor's cache.
+_BATCH_VALUES = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,16 +25,40 @@ class Bootstrap:
     pct_upper: float | None
 
 
-def resampled_cases(clusters: Sequence[Hashable], resamples: int = RESAMPLES, seed: int = 0) -> Iterator[NDArray[np.intp]]:
-    """Indices of the cases of each resample: whole clusters drawn with replacement. One draw serves all arms jointly."""
-    members: dict[Hashable, list[int]] = {}
-    for index, cluster in enumerate(clusters):
-        members.setdefault(cluster, []).append(index)
-    groups = [np.array(indices, dtype=np.intp) for indices in members.values()]
-    rng = np.random.default_rng(seed)
-    for _ in range(resamples):
-        drawn: list[int] = rng.integers(len(groups), size=len(groups)).tolist()
-        yield np.concatenate([groups[index] for index in drawn])
+def bootstrap_sums(sums: Floats, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
+    """Column sums of each resample of the rows, drawn with replacement: what any statistic of sums over clusters needs.
+
+    Rows are whole clusters, so that one draw serves all arms jointly.
+    """
+    groups, rng = len(sums), np.random.default_rng(seed)
+    found, step = np.empty((resamples, sums.shape[1])), max(1, _BATCH_VALUES // groups)
+    for start in range(0, resamples, step):
+        size = min(step, resamples - start)
+        drawn = rng.integers(groups, size=(size, groups)) + groups * np.arange(size)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=size * groups).reshape(size, groups)
+        found[start : start + size] = counts.astype(np.float64) @ sums
+    return found
+
+
+def bootstrap_means(values: Floats, clusters: Sequence[Hashable], resamples: int = RESAMPLES, seed: int = 0) -> Floats:
+    """Column means of each resample: values is case x column with NaN for missing; NaN where a resample has none, inf where one is."""
+    index, groups = cluster_index(clusters)
+    known, infinite = ~np.isnan(values), np.isposinf(values)
+    columns = np.concatenate([np.where(known & ~infinite, values, 0.0), known, infinite], axis=1)
+    sums = np.zeros((groups, columns.shape[1]))
+    np.add.at(sums, index, columns)
+    total, count, infinities = np.split(bootstrap_sums(sums, resamples, seed), 3, axis=1)
+    means = np.where(count > 0, total / np.maximum(count, 1.0), np.nan)
+    return np.where(infinities > 0, np.inf, means)
+
+
+def percentiles(values: Floats, alpha: float = 0.05) -> tuple[float, float] | None:
+    """The percentile interval of resampled values (Efron 1979); those without a value (NaN) are left out. None when none has one."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return None
+    lower, upper = np.quantile(known, [alpha / 2.0, 1.0 - alpha / 2.0])
+    return float(lower), float(upper)
 
 
 def cluster_bootstrap(
@@ -47,8 +72,7 @@ def cluster_bootstrap(
     labels: Sequence[Hashable] = range(len(case_means)) if clusters is None else clusters
     if len(set(labels)) < 2:
         return Bootstrap(se=None, pct_lower=None, pct_upper=None)
-    values = np.asarray(case_means, dtype=np.float64)
-    means = np.array([values[drawn].mean() for drawn in resampled_cases(labels, resamples, seed)])
+    means = bootstrap_means(np.asarray(case_means, dtype=np.float64)[:, None], labels, resamples, seed)[:, 0]
     lower, upper = np.quantile(means, [alpha / 2.0, 1.0 - alpha / 2.0])
     return Bootstrap(se=float(means.std(ddof=1)), pct_lower=float(lower), pct_upper=float(upper))
 

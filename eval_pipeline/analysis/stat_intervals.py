@@ -6,7 +6,7 @@ A mean's interval speaks of new cases ("95% CI, new cases"); `se_fixed_cases` sp
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,7 +45,7 @@ class Interval:
     flags: tuple[str, ...]
 
 
-def cr2(values: Sequence[float], clusters: Sequence[Hashable]) -> ClusterError:
+def cr2(values: Sequence[float] | Floats, clusters: Sequence[Hashable]) -> ClusterError:
     """The bias-reduced cluster-robust error of a mean, with its degrees of freedom.
 
     Bell and McCaffrey (2002), "Bias reduction in standard errors for linear regression with multi-stage samples"; the design
@@ -53,7 +53,7 @@ def cr2(values: Sequence[float], clusters: Sequence[Hashable]) -> ClusterError:
     One case a cluster gives sd/sqrt(n) and n - 1; balanced clusters give G - 1.
     """
     y = np.asarray(values, dtype=np.float64)
-    residuals, sizes = _cluster_sums(y - y.mean() if len(y) else y, clusters)
+    residuals, sizes = cluster_sums(y - y.mean() if len(y) else y, clusters)
     if len(sizes) < 2:
         return ClusterError(se=None, df=None, n_clusters=len(sizes))
     n = float(len(y))
@@ -65,11 +65,22 @@ def cr2(values: Sequence[float], clusters: Sequence[Hashable]) -> ClusterError:
     return ClusterError(se=se, df=1.0 / (n**2 * (off + diagonal)), n_clusters=len(sizes))
 
 
-def _cluster_sums(values: Floats, clusters: Sequence[Hashable]) -> tuple[Floats, Floats]:
+def case_clusters(cases: Iterable[str], world: Mapping[str, str] | None) -> list[Hashable]:
+    """What is independent: the worlds, and each case that `world` does not name."""
+    return [("world", world[case]) if world and case in world else ("case", case) for case in cases]
+
+
+def cluster_index(clusters: Sequence[Hashable]) -> tuple[NDArray[np.intp], int]:
+    """A number for each label, in order of first appearance, and how many there are."""
     order = {cluster: index for index, cluster in enumerate(dict.fromkeys(clusters))}
-    index = np.array([order[cluster] for cluster in clusters], dtype=np.intp)
-    sums = np.bincount(index, weights=values, minlength=len(order)).astype(np.float64)
-    return sums, np.bincount(index, minlength=len(order)).astype(np.float64)
+    return np.array([order[cluster] for cluster in clusters], dtype=np.intp), len(order)
+
+
+def cluster_sums(values: Floats, clusters: Sequence[Hashable]) -> tuple[Floats, Floats]:
+    """Sum and size of every cluster, in order of first appearance."""
+    index, groups = cluster_index(clusters)
+    sums = np.bincount(index, weights=values, minlength=groups).astype(np.float64)
+    return sums, np.bincount(index, minlength=groups).astype(np.float64)
 
 
 def wilson_t(u: float, n_eff: float, t: float) -> tuple[float, float]:
@@ -101,7 +112,7 @@ def wilson_t_cr2(
     t = t_quantile(1.0 - alpha / 2.0, error.df)
     n_eff = float(error.n_clusters) if su <= EPS or u * (1.0 - u) <= EPS else u * (1.0 - u) / su**2
     ci_lower, ci_upper = (low + bound * (high - low) for bound in wilson_t(u, n_eff, t))
-    flags = (("zero_variance",) if su <= EPS else ()) + (("few_clusters",) if error.df < FEW_CLUSTERS_DF - 1e-9 else ())
+    flags = (("zero_variance",) if su <= EPS else ()) + few_clusters(error.df)
     return Interval(
         mean=mean,
         se=error.se,
@@ -114,6 +125,10 @@ def wilson_t_cr2(
         t_upper=mean + t * error.se,
         flags=flags,
     )
+
+
+def few_clusters(df: float) -> tuple[str, ...]:
+    return ("few_clusters",) if df < FEW_CLUSTERS_DF - 1e-9 else ()
 
 
 def _one_cluster(mean: float, n_clusters: int) -> Interval:
@@ -202,7 +217,7 @@ def se_clustered_cells(clusters: Sequence[Sequence[float]]) -> ClusteredCells:
         raise ValueError("se_clustered_cells needs at least one value")
     y = np.array([value for value, _ in members], dtype=np.float64)
     labels = [index for _, index in members]
-    sums, sizes = _cluster_sums(y - y.mean(), labels)
+    sums, sizes = cluster_sums(y - y.mean(), labels)
     error = cr2([float(value) for value in y], labels)
     groups = len(sizes)
     cr0 = math.sqrt(float(np.sum(sums**2))) / len(y) if groups > 1 else None

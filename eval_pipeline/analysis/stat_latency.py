@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from eval_pipeline.analysis.stat_distributions import t_quantile
+from eval_pipeline.analysis.stat_intervals import Floats, wilson_t, wilson_t_cr2
 
 P95_MIN_CELLS = 100
 _SLACK = 1e-9
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +85,60 @@ def censored_latency(
         survival=survival[happened],
         tau=float(t.max()),
         censored_rate=float(np.sum(w * ~done) / np.sum(w)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantileInterval:
+    """estimate: infinite when it lies above the limit. p_*: the levels between which the true quantile's lies.
+
+    ci_*: -inf or inf where a limit lies outside what was observed ("above max"). None with fewer than two clusters.
+    """
+
+    estimate: float | None
+    n_eff: float | None
+    p_lower: float | None
+    p_upper: float | None
+    ci_lower: float | None
+    ci_upper: float | None
+
+
+def quantile_ci(
+    matrix: Sequence[Sequence[float | None]],
+    q: float,
+    alpha: float = 0.05,
+    clusters: Sequence[Hashable] | None = None,
+) -> QuantileInterval:
+    """The interval of a quantile over new cases: Woodruff (1952), "Confidence intervals for medians and other position measures".
+
+    A row is a case, with the values of its trials: None is missing, inf censored at the limit all share. clusters: a label a row.
+    Deviation: Wilson's interval with t at level q, with the n_eff of the share of trials at or below the estimate (CR2). Trials
+    weigh 1/(n r_c), so that every case counts alike.
+    """
+    labels = range(len(matrix)) if clusters is None else clusters
+    rows = [([v for v in row if v is not None], label) for row, label in zip(matrix, labels, strict=True)]
+    rows = [(values, label) for values, label in rows if values]
+    if not rows:
+        return QuantileInterval(estimate=None, n_eff=None, p_lower=None, p_upper=None, ci_lower=None, ci_upper=None)
+    values = np.array([v for row, _ in rows for v in row], dtype=np.float64)
+    order = np.argsort(values, kind="stable")
+    x, reached = values[order], np.cumsum(np.array([1.0 / len(row) for row, _ in rows for _ in row])[order]) / len(rows)
+    estimate = float(x[min(int(np.searchsorted(reached, q - _SLACK)), len(x) - 1)])
+    below = wilson_t_cr2(
+        [sum(v <= estimate for v in row) / len(row) for row, _ in rows], [label for _, label in rows], alpha=alpha
+    )
+    if below.n_eff is None or below.df is None:
+        return QuantileInterval(estimate=estimate, n_eff=None, p_lower=None, p_upper=None, ci_lower=None, ci_upper=None)
+    p_lower, p_upper = wilson_t(q, below.n_eff, t_quantile(1.0 - alpha / 2.0, below.df))
+    low = int(np.searchsorted(reached, p_lower + _SLACK, side="right")) - 1
+    high = int(np.searchsorted(reached, p_upper - _SLACK)) + 1
+    return QuantileInterval(
+        estimate=estimate,
+        n_eff=below.n_eff,
+        p_lower=p_lower,
+        p_upper=p_upper,
+        ci_lower=float(x[low]) if low >= 0 else -math.inf,
+        ci_upper=float(x[high]) if high < len(x) else math.inf,
     )
 
 

@@ -15,6 +15,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,7 +48,10 @@ def experiment_summary(given: Input, header: Header) -> Any:
 
 
 def _tuples(given: Input, rows: str) -> Input:
-    given = {**given, rows: [tuple(row) for row in given[rows]]}
+    return _ranged({**given, rows: [tuple(row) for row in given[rows]]})
+
+
+def _ranged(given: Input) -> Input:
     return {**given, "score_range": tuple(given["score_range"])} if "score_range" in given else given
 
 
@@ -74,6 +78,46 @@ def censored_latency(given: Input, _header: Header) -> Any:
     return {**found, "rmst": curve.rmst, "tau": curve.tau, "censored_rate": curve.censored_rate}
 
 
+def comparison(function: Callable[..., Any]) -> Callable[[Input, Header], Any]:
+    """Of two arms; which way round the product compares is fixed."""
+
+    def adapted(given: Input, _header: Header) -> Any:
+        given = dict(given)
+        if given.pop("direction", "b_minus_a") not in ("b_minus_a", "b_over_a"):
+            raise ValueError("only b against a is supported")
+        return function(**_ranged(given))
+
+    return adapted
+
+
+def cost_per_solved(given: Input, _header: Header) -> Any:
+    return stats.cost_per_solved(**{**given, "cells": [tuple(cell) for cell in given["cells"]]})
+
+
+def ppi_mean(given: Input, _header: Header) -> Any:
+    return stats.ppi_mean(**{"reference": "z", **given})
+
+
+def confirm_alpha(given: Input, _header: Header) -> Any:
+    return {"alpha_j": [stats.confirm_alpha(given["alpha"], query) for query in given["j"]]}
+
+
+def prob_on_front(given: Input, _header: Header) -> Any:
+    """The input's tables are case x arm. resamples: all there are, whose exact shares the drawn ones come near to."""
+    metrics = [given["quality_by_case"], given["cost_by_case"]]
+    arms = [str(index) for index in range(len(metrics[0][0]))]
+    values = {
+        arm: [{str(case): row[index] for case, row in enumerate(table)} for table in metrics] for index, arm in enumerate(arms)
+    }
+    found = stats.prob_on_front(values, ["max", "min"])
+    return {"p_front": [found[arm] for arm in arms], "resamples": len(metrics[0]) ** len(metrics[0])}
+
+
+def named(name: str, function: Callable[..., Any]) -> Callable[[Input, Header], Any]:
+    """A function whose result is one value, which the vectors expect under a name."""
+    return lambda given, _header: {name: function(**given)}
+
+
 def direct(function: Callable[..., Any]) -> Callable[[Input, Header], Any]:
     """A function that takes the vector's input by name and returns a record of its expected keys."""
     return lambda given, _header: function(**given)
@@ -81,20 +125,47 @@ def direct(function: Callable[..., Any]) -> Callable[[Input, Header], Any]:
 
 SUPPORTED: dict[str, Callable[[Input, Header], Any]] = {
     "adjusted_means": direct(stats.adjusted_means),
+    "aggregate_votes": direct(stats.aggregate_votes),
     "arm_mean": arm_mean,
+    "asymptotic_cs": direct(stats.asymptotic_cs),
     "bca_mean_ci": bca_mean_ci,
+    "call_cost": direct(stats.call_cost),
     "censored_latency": censored_latency,
     "cluster_bootstrap": direct(stats.cluster_bootstrap),
+    "cohen_kappa": direct(stats.cohen_kappa),
+    "confirm_alpha": confirm_alpha,
+    "cost_per_solved": cost_per_solved,
     "experiment_summary": experiment_summary,
+    "fleiss_kappa": named("kappa", stats.fleiss_kappa),
+    "group_sequential_boundaries": direct(stats.group_sequential_boundaries),
     "healthbench_aggregate": direct(stats.healthbench_aggregate),
+    "holm": direct(stats.holm),
     "korn_graubard": korn_graubard,
+    "krippendorff_alpha": direct(stats.krippendorff_alpha),
+    "mcnemar_exact": named("p", stats.mcnemar_exact),
+    "mde": direct(stats.mde),
     "median_count": median_count,
+    "non_inferiority": comparison(stats.non_inferiority),
+    "optimal_trials": direct(stats.optimal_trials),
+    "paired_difference": comparison(stats.paired_difference),
+    "paired_log_ratio": comparison(stats.paired_log_ratio),
+    "pareto_front": named("front", stats.pareto_front),
     "pass_cell": pass_cell,
+    "pass_k": direct(stats.pass_k),
+    "position_bias": direct(stats.position_bias),
+    "ppi_mean": ppi_mean,
+    "prob_on_front_exact": prob_on_front,
+    "prob_superiority_trials": named("prob_superiority", stats.prob_superiority_trials),
     "proportion_ci": direct(stats.proportion_ci),
+    "quantile_ci": direct(stats.quantile_ci),
     "quantiles": direct(stats.quantiles),
+    "required_cases": direct(stats.required_cases),
+    "rogan_gladen": direct(stats.rogan_gladen),
+    "rogan_gladen_point": named("estimate", stats.rogan_gladen_point),
     "score_cell": score_cell,
     "se_clustered_cells": direct(stats.se_clustered_cells),
     "se_fixed_cases": direct(stats.se_fixed_cases),
+    "verbosity_spearman": named("rho", stats.verbosity_spearman),
 }
 
 
@@ -130,7 +201,7 @@ def _record_differences(
 def _equal(expected: Any, got: Any, tol: Mapping[str, float]) -> bool:
     if expected in ("inf", "-inf") and isinstance(got, float):
         return got == float(str(expected))
-    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in (expected, got)):
+    if any(isinstance(value, bool) or not isinstance(value, int | float | Decimal) for value in (expected, got)):
         return type(expected) is type(got) and expected == got
     return math.isclose(float(expected), float(got), abs_tol=tol.get("abs", 0.0), rel_tol=tol.get("rel", 0.0))
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from dataclasses import asdict, replace
@@ -298,12 +299,18 @@ def test_bca_agrees_with_scipy_and_needs_variance() -> None:
 
 
 def test_a_bootstrap_draws_whole_clusters_and_is_repeatable() -> None:
-    clusters = ["a", "a", "b", "b", "b", "c"]
-    draws = list(stats.resampled_cases(clusters, resamples=50, seed=7))
-    for drawn in draws:
-        counts = np.bincount(drawn, minlength=6)
-        assert counts[0] == counts[1] and counts[2] == counts[3] == counts[4]
-    assert any(len(drawn) != 6 for drawn in draws)
-    again = stats.resampled_cases(clusters, resamples=50, seed=7)
-    assert all(np.array_equal(left, right) for left, right in zip(draws, again, strict=True))
+    sizes = np.array([[2.0, 1.0], [3.0, 0.0], [1.0, 5.0]])
+    drawn = stats.bootstrap_sums(sizes, resamples=500, seed=7)
+    possible = {tuple(np.sum([sizes[i] for i in rows], axis=0)) for rows in itertools.product(range(3), repeat=3)}
+    assert {tuple(row) for row in drawn} == possible
+    assert np.array_equal(drawn, stats.bootstrap_sums(sizes, resamples=500, seed=7))
+    assert not np.array_equal(drawn, stats.bootstrap_sums(sizes, resamples=500, seed=8))
     assert stats.cluster_bootstrap([0.1, 0.9], ["a", "a"]).se is None
+
+
+def test_a_bootstrap_mean_leaves_out_what_is_missing_and_keeps_what_is_infinite() -> None:
+    values = np.array([[1.0, math.nan, math.inf], [3.0, math.nan, 2.0], [5.0, 4.0, 2.0]])
+    means = stats.bootstrap_means(values, ["w", "w", "v"], resamples=200, seed=1)
+    assert {round(m, 6) for m in means[:, 0]} == {2.0, 3.0, 5.0}
+    assert {m for m in means[:, 1] if not math.isnan(m)} == {4.0} and np.isnan(means[:, 1]).any()
+    assert set(means[:, 2].tolist()) == {math.inf, 2.0}
