@@ -10,6 +10,7 @@ EvalsError                       code, exit_code, hint; `retryable` says whether
 └── InfrastructureError          ours or the platform's, never the agent's; retryable    exit 1
     ├── SandboxError             a sandbox could not be made, reached or ended
     │   ├── SandboxLost          it was there and is gone without being told to go
+    │   ├── LayerGone            what it was to stand on has expired at the platform
     │   └── ForeignSandbox       the name belongs to another installation (not retryable)
     ├── BuildError               a layer's command failed before any agent started (not retryable: it would again)
     ├── StoreError               an artifact could not be written, read or verified
@@ -76,6 +77,10 @@ class SandboxError(InfrastructureError):
 
 class SandboxLost(SandboxError):
     code = "sandbox_lost"
+
+
+class LayerGone(SandboxError):
+    code = "layer_gone"
 
 
 class ForeignSandbox(SandboxError):

@@ -15,7 +15,8 @@ from eval_pipeline.errors import SpecError
 class ModalSettings:
     """environment, region: None is what Modal's own configuration says. runtime: `vm` has a kernel of its own, `gvisor` has not.
 
-    max_sandboxes: at once, from one process. creates_per_s: of the whole installation.
+    max_sandboxes: at once, from one process. creates_per_s: of the whole installation. ecr_secret: the name of a Modal Secret with
+    credentials for AWS' registry.
     """
 
     app: str = "evals"
@@ -24,6 +25,7 @@ class ModalSettings:
     runtime: Literal["vm", "gvisor"] = "vm"
     max_sandboxes: int = 1000
     creates_per_s: float = 5.0
+    ecr_secret: str | None = None
 
 
 UNSAFE_VARIABLE = "EVALS_UNSAFE_NO_ISOLATION"
@@ -110,6 +112,7 @@ def _modal(env: Mapping[str, str]) -> ModalSettings:
         runtime=cast(Literal["vm", "gvisor"], runtime),
         max_sandboxes=int(most),
         creates_per_s=_rate(env.get("EVALS_MODAL_CREATES_PER_S") or "5"),
+        ecr_secret=env.get("EVALS_MODAL_ECR_SECRET") or None,
     )
 
 

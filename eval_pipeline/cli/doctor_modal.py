@@ -31,6 +31,12 @@ class _Refs:
     def put(self, key: str, ref: str, expires_at: datetime) -> str:
         return self._refs.setdefault(key, ref)
 
+    def expires_at(self, key: str) -> datetime | None:
+        return None
+
+    def keep(self, key: str, ref: str, built_s: float) -> str:
+        return self._refs.setdefault(key, ref)
+
     def remove(self, key: str) -> None:
         self._refs.pop(key, None)
 

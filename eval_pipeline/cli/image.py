@@ -19,17 +19,23 @@ def command() -> None:
     """What cells stand on: images of the app, runtimes (another commit's delta), prepared layers (with a world restored)."""
 
 
+backend_option = click.option(
+    "--backend", type=click.Choice(["local", "modal"]), default="local", show_default=True, help="On this machine, or on Modal."
+)
+
+
 @command.command("list")
+@backend_option
 @json_option
 @with_settings
-def list_images(settings: Settings, as_json: bool) -> None:
-    """Every layer of this machine, newest first."""
-    from eval_pipeline.host import host_identity
+def list_images(settings: Settings, backend: str, as_json: bool) -> None:
+    """Every layer there, newest first."""
+    from eval_pipeline.runner.backends import place_of
     from eval_pipeline.store.layers import LayerRows
     from eval_pipeline.store.records import open_records
 
     with open_records(settings) as records:
-        layers = LayerRows(records.database, "local", host_identity(settings.state_dir).place).all()
+        layers = LayerRows(records.database, backend, place_of(settings, backend)).all()
         worlds = records.ledger.world_names(row.world for row in layers if row.world is not None)
     rows = [_row(row, worlds) for row in layers]
     emit(rows, as_json, lambda: _show(rows))
@@ -37,10 +43,11 @@ def list_images(settings: Settings, as_json: bool) -> None:
 
 @command.command("build")
 @click.option("--ref", metavar="REF|WORKTREE", help="The app at this revision; its branch when it is not given.")
+@backend_option
 @json_option
 @with_settings
 @starts_sandboxes
-def build(settings: Settings, ref: str | None, as_json: bool) -> None:
+def build(settings: Settings, ref: str | None, backend: str, as_json: bool) -> None:
     """Build the whole image of the app, as the hourly run does; nothing happens when it is there."""
     from eval_pipeline.cli.launch import require_isolation
     from eval_pipeline.runner.app_image import build_image
@@ -48,10 +55,15 @@ def build(settings: Settings, ref: str | None, as_json: bool) -> None:
     from eval_pipeline.specs.library import Library
     from eval_pipeline.store.records import open_records
 
-    require_isolation(settings)
-    with open_records(settings) as records, open_services(settings, records) as services:
+    require_isolation(settings, backend)
+    with open_records(settings) as records, open_services(settings, records, backend) as services:
         made = asyncio.run(build_image(services, Library(settings.worlds_dir), ref))
-    data = _row(made.row, {}) | {"commit": made.head.arm.commit, "built": made.built, "digest": made.row.digest}
+    data = _row(made.row, {}) | {
+        "commit": made.head.arm.commit,
+        "built": made.built,
+        "digest": made.row.digest,
+        "published": made.published,
+    }
     seconds = "" if made.row.built_s is None else f" in {made.row.built_s:.1f} s"
     said = f"built{seconds}" if made.built else "was there"
     emit(
@@ -61,10 +73,11 @@ def build(settings: Settings, ref: str | None, as_json: bool) -> None:
 
 @command.command("warm")
 @click.option("--count", type=click.IntRange(0, 1000), help="For each world; what app.yaml says when it is not given.")
+@backend_option
 @json_option
 @with_settings
 @starts_sandboxes
-def warm(settings: Settings, count: int | None, as_json: bool) -> int:
+def warm(settings: Settings, count: int | None, backend: str, as_json: bool) -> int:
     """Let sandboxes of the branch's head stand ready for cells, as the hourly run does; ends those that none can take any more."""
     from eval_pipeline.cli.launch import require_isolation
     from eval_pipeline.runner.services import open_services
@@ -72,8 +85,8 @@ def warm(settings: Settings, count: int | None, as_json: bool) -> int:
     from eval_pipeline.specs.library import Library
     from eval_pipeline.store.records import open_records
 
-    require_isolation(settings)
-    with open_records(settings) as records, open_services(settings, records) as services:
+    require_isolation(settings, backend)
+    with open_records(settings) as records, open_services(settings, records, backend) as services:
         report = asyncio.run(fill(services, Library(settings.worlds_dir), count))
     failure = None
     if report.failed:
@@ -93,9 +106,10 @@ def warm(settings: Settings, count: int | None, as_json: bool) -> int:
 
 
 @command.command("status")
+@backend_option
 @json_option
 @with_settings
-def status(settings: Settings, as_json: bool) -> None:
+def status(settings: Settings, backend: str, as_json: bool) -> None:
     """What cells of the branch's head would stand on now, and which sandboxes stand ready."""
     from eval_pipeline.runner.app_image import image_status
     from eval_pipeline.runner.services import open_services
@@ -103,7 +117,7 @@ def status(settings: Settings, as_json: bool) -> None:
     from eval_pipeline.specs.library import Library
     from eval_pipeline.store.records import open_records
 
-    with open_records(settings) as records, open_services(settings, records) as services:
+    with open_records(settings) as records, open_services(settings, records, backend) as services:
         found = image_status(services, Library(settings.worlds_dir))
         ready = warm_rows(services).free()
     image = None if found.image is None else _row(found.image, {})
@@ -137,9 +151,10 @@ class _Age(click.ParamType):
 @command.command("gc")
 @click.option("--older-than", "unused_s", type=_Age(), default="14d", show_default=True, help="Unused for so long.")
 @click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+@backend_option
 @json_option
 @with_settings
-def collect(settings: Settings, unused_s: float, dry_run: bool, as_json: bool) -> None:
+def collect(settings: Settings, unused_s: float, dry_run: bool, backend: str, as_json: bool) -> None:
     """Remove layers that nobody used for long, and what crashes left of others. Cells and builds may go on meanwhile.
 
     What a living sandbox stands on, what an unfinished experiment needs, and an app's newest image stay.
@@ -148,7 +163,7 @@ def collect(settings: Settings, unused_s: float, dry_run: bool, as_json: bool) -
     from eval_pipeline.runner.services import open_services
     from eval_pipeline.store.records import open_records
 
-    with open_records(settings) as records, open_services(settings, records) as services:
+    with open_records(settings) as records, open_services(settings, records, backend) as services:
         gone = asyncio.run(collect_layers(services, unused_s, dry_run=dry_run))
     rows = [one.__dict__ for one in gone]
 
@@ -173,6 +188,8 @@ def _row(row: LayerRow, worlds: dict[str, str]) -> dict[str, Any]:
         "built_s": row.built_s,
         "created_at": row.created_at,
         "used_at": row.used_at,
+        "ref": row.ref,
+        "expires_at": row.expires_at,
     }
 
 

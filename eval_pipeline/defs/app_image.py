@@ -1,7 +1,7 @@
 """The app's image, built by the hour from its branch's head, so that a cell pays for what its commit changes and no more."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -11,7 +11,6 @@ from eval_pipeline.defs.automation import FIRST
 from eval_pipeline.defs.partitions import UNCHANGING
 from eval_pipeline.defs.resources import EvalsResource
 from eval_pipeline.defs.unfinished import unfinished_run
-from eval_pipeline.environment.building import in_progress
 from eval_pipeline.errors import EvalsError
 from eval_pipeline.runner.app_image import BUILDING, HeadImage, build_image, image_status
 from eval_pipeline.runner.backends import build_locks
@@ -34,44 +33,70 @@ _WORDS = 2000
     ],
 )
 def app_image(context: dg.AssetExecutionContext, evals: EvalsResource) -> Iterator[Any]:
-    """The whole app at the head of app.yaml's branch, as a layer. A cell of another commit adds its delta to the nearest image.
+    """The whole app at the head of app.yaml's branch, as a layer on each of its backends. A cell of another commit adds its delta to the
+    nearest image.
 
     When a build fails, the last good image stays in use.
     """
     library = evals.library()
+    backends = library.only_app().backends
     with evals.services() as services:
-        try:
-            made = asyncio.run(build_image(services, library))
-        except EvalsError as error:
-            said = f"{error}\n{error.hint}" if error.hint else str(error)
-            yield _check(services, library, said)
-            raise dg.Failure(f"no new image, the last good one stays in use: {said}", allow_retries=False) from error
-        yield _check(services, library, None)
-    yield dg.MaterializeResult(metadata=_metadata(made), data_version=dg.DataVersion(UNCHANGING))
+        made, failed = asyncio.run(_build(services, library, backends))
+        yield _check(services, library, backends, failed)
+    if failed:
+        said = "; ".join(failed.values() if len(backends) == 1 else (f"{name}: {why}" for name, why in failed.items()))
+        raise dg.Failure(f"no new image, the last good one stays in use: {said}", allow_retries=False)
+    metadata = {f"{_prefix(name, backends)}{key}": value for name in backends for key, value in _metadata(made[name]).items()}
+    yield dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(UNCHANGING))
 
 
-def _check(services: Services, library: Library, failure: str | None) -> dg.AssetCheckResult:
-    """failure: the last words of the build that failed; they are kept in this evaluation."""
+def _prefix(backend: str, backends: Sequence[str]) -> str:
+    """Of what is told of several backends; the first one's names stay plain."""
+    return "" if backend == backends[0] else f"{backend}/"
+
+
+async def _build(services: Services, library: Library, backends: Sequence[str]) -> tuple[dict[str, HeadImage], dict[str, str]]:
+    """What was built, and why not, by backend."""
+    made: dict[str, HeadImage] = {}
+    failed: dict[str, str] = {}
+    try:
+        for name in backends:
+            try:
+                made[name] = await build_image(services.on(name), library)
+            except EvalsError as error:
+                failed[name] = f"{error}\n{error.hint}" if error.hint else str(error)
+    finally:
+        await services.backends.aclose()
+    return made, failed
+
+
+def _check(services: Services, library: Library, backends: Sequence[str], failed: Mapping[str, str]) -> dg.AssetCheckResult:
+    """failed: the last words of the builds that failed, by backend; they are kept in this evaluation."""
+    metadata: dict[str, Any] = {}
+    passed, usable = not failed, True
+    for name in backends:
+        found, is_current = _look(services.on(name), library)
+        if name in failed:
+            found["failure"] = dg.MetadataValue.text(failed[name][-_WORDS:])
+        metadata |= {f"{_prefix(name, backends)}{key}": value for key, value in found.items()}
+        passed, usable = passed and is_current, usable and bool(found.get("image_commit"))
+    severity = dg.AssetCheckSeverity.WARN if usable else dg.AssetCheckSeverity.ERROR
+    return dg.AssetCheckResult(check_name="image_is_current", passed=passed, severity=severity, metadata=metadata)
+
+
+def _look(services: Services, library: Library) -> tuple[dict[str, Any], bool]:
     try:
         status = image_status(services, library)
     except EvalsError as error:  # there is no branch to compare with
-        found, passed = {"status": str(error)}, False
-    else:
-        found = {
-            "image_commit": status.image.commit if status.image else None,
-            "branch": status.branch,
-            "head": status.head,
-            "commits_behind": status.behind,
-            "age_s": None if status.age_s is None else round(status.age_s, 1),
-        }
-        passed = failure is None and status.behind == 0
-    words = {} if failure is None else {"failure": dg.MetadataValue.text(failure[-_WORDS:])}
-    return dg.AssetCheckResult(
-        check_name="image_is_current",
-        passed=passed,
-        severity=dg.AssetCheckSeverity.WARN if found.get("image_commit") else dg.AssetCheckSeverity.ERROR,
-        metadata={**found, **words},
-    )
+        return {"status": str(error)}, False
+    found = {
+        "image_commit": status.image.commit if status.image else None,
+        "branch": status.branch,
+        "head": status.head,
+        "commits_behind": status.behind,
+        "age_s": None if status.age_s is None else round(status.age_s, 1),
+    }
+    return found, status.behind == 0
 
 
 def _metadata(made: HeadImage) -> dict[str, Any]:
@@ -82,6 +107,8 @@ def _metadata(made: HeadImage) -> dict[str, Any]:
         "commit": arm.commit,
         "tree": arm.tree,
         "image": row.key,
+        "ref": row.ref,
+        "published": made.published,
         "digest": row.digest,
         "size_bytes": row.size_bytes,
         "built_s": None if row.built_s is None else round(row.built_s, 3),
@@ -105,8 +132,10 @@ def build_app_image_hourly(context: dg.ScheduleEvaluationContext, evals: EvalsRe
     run = unfinished_run(context.instance, image_job.name)
     if run is not None:
         return dg.SkipReason(f"run {run} has not ended")
-    if in_progress(build_locks(evals.settings()), BUILDING):
-        return dg.SkipReason("an image is being built by hand: by a run of the asset alone, or by `evals image build`")
-    if evals.library().the_app() is None:
+    app = evals.library().the_app()
+    if app is None:
         return dg.SkipReason("there is no app.yaml")
+    with evals.records() as records:
+        if any(build_locks(evals.settings(), records, name).held(BUILDING) for name in app.backends):
+            return dg.SkipReason("an image is being built by hand: by a run of the asset alone, or by `evals image build`")
     return dg.RunRequest()

@@ -57,19 +57,22 @@ class _Grown(Spec):
 class ImageSpec(_Grown):
     """base `host`: this machine's /usr, the running interpreter and the wheels of `requirements` (a pip lock with hashes).
 
-    dockerfile: a path in the app's folder, for a backend that builds images from one.
+    Of a backend that has images of its own: dockerfile, a path in the app's folder; registry, an image's tag or digest; ecr, the same
+    in AWS' registry, with the installation's credentials. A tag is pulled once: what it points to later is another image's name.
     """
 
-    _LATER = ("dockerfile",)
+    _LATER = ("dockerfile", "registry", "ecr")
 
     base: Literal["host"] | None = None
     requirements: str | None = None
     dockerfile: str | None = None
+    registry: str | None = None
+    ecr: str | None = None
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        if (self.base is None) == (self.dockerfile is None):
-            raise ValueError("write either `base: host` or `dockerfile: PATH`")
+        if [self.base, self.dockerfile, self.registry, self.ecr].count(None) != 3:
+            raise ValueError("write one of `base: host`, `dockerfile: PATH`, `registry: IMAGE` and `ecr: IMAGE`")
         if self.requirements is not None and self.base is None:
             raise ValueError("`requirements` belongs to `base: host`; a Dockerfile installs its own")
         return self

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from eval_pipeline.domain.base import Spec
 from eval_pipeline.domain.ids import Slug
 
+BackendName = Literal["local", "modal"]
 Policy = Literal["clip_cell", "raw", "minmax", "all_pass"]
 WORKTREE = "WORKTREE"
 
@@ -36,13 +37,14 @@ class WarmSpec(Spec):
 class AppSpec(Spec):
     """`app.yaml`. repo: a git repository, relative to the folder that holds `worlds_src`; path: the app's folder in it.
 
-    warm: None: every cell makes its own sandbox.
+    warm: None: every cell makes its own sandbox. backends: where images are built ahead and sandboxes stand ready, by the hour.
     """
 
     name: Slug
     repo: str = "."
     path: str = "."
     branch: str = "main"
+    backends: Annotated[tuple[BackendName, ...], Field(min_length=1)] = ("local",)
     warm: WarmSpec | None = None
 
 
@@ -74,7 +76,7 @@ class ExperimentSpec(Spec):
     trials: Annotated[int, Field(ge=1)] = 1
     baseline: Slug | None = None
     policy: Policy = "clip_cell"
-    backend: Literal["local", "modal"] = "local"
+    backend: BackendName = "local"
     budget: Budget | None = None
     judge: JudgeSpec | None = None
     seed: int = 0

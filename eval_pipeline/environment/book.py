@@ -71,6 +71,7 @@ class LayerBook:
             size_bytes=None if content is None else content.size_bytes,
             built_s=built_s,
             state=state,
+            expires_at=self._backend.layer_expires_at(key),
         )
         await asyncio.to_thread(self.rows.add, row)
         return row

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,13 +13,13 @@ from typing import Any, TypeVar
 from eval_pipeline.domain.app import Resources as AppResources
 from eval_pipeline.domain.ids import sandbox_name
 from eval_pipeline.environment.lifecycle import APP_DIR, run_command
+from eval_pipeline.environment.locks import BuildLocks
 from eval_pipeline.errors import BuildError
 from eval_pipeline.sandbox.base import Backend, Resources, Sandbox, SandboxSpec
 
 BUILD_TIMEOUT_S = 1800.0
 FAILED_KEPT_S = 60.0
 """How long all who need a layer that failed to build are told so, before one of them tries again."""
-_POLL_S = 0.05
 # Prints the living processes beside PID 1 and this one, by name, when they are still there after 2 s
 _OTHERS = """
 n=0
@@ -83,10 +81,10 @@ class Built:
 
 
 class Builder:
-    def __init__(self, backend: Backend, installation: str, lock_dir: Path) -> None:
+    def __init__(self, backend: Backend, installation: str, locks: BuildLocks) -> None:
         self._backend = backend
         self._installation = installation
-        self._lock_dir = lock_dir
+        self._locks = locks
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._failed: dict[str, tuple[BuildError, float]] = {}
 
@@ -116,14 +114,8 @@ class Builder:
 
     async def alone(self, key: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What `make` returns, called while no other holds the key: in this process or in another of this place."""
-        self._lock_dir.mkdir(parents=True, exist_ok=True)
-        handle = os.open(_lock_file(self._lock_dir, key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            while not _try_lock(handle):
-                await asyncio.sleep(_POLL_S)
+        async with self._locks.hold(key):
             return await make()
-        finally:
-            os.close(handle)
 
     async def build(self, build: Build) -> Built:
         """Raises BuildError with the end of the log when a step fails, or leaves a process behind."""
@@ -186,38 +178,3 @@ async def _require_quiet(sandbox: Sandbox, after: str) -> None:
         raise BuildError(
             f"processes were left running: {', '.join(left)}", hint="stop what the command starts before it ends, and wait for it"
         )
-
-
-@contextmanager
-def held_now(lock_dir: Path, key: str) -> Generator[bool]:
-    """Hold the key against builders if nobody has it; whether that is so."""
-    lock_dir.mkdir(parents=True, exist_ok=True)
-    handle = os.open(_lock_file(lock_dir, key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        yield _try_lock(handle)
-    finally:
-        os.close(handle)
-
-
-def in_progress(lock_dir: Path, key: str) -> bool:
-    """Whether some process builds this layer, or does what the key names, now."""
-    try:
-        handle = os.open(_lock_file(lock_dir, key), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        return not _try_lock(handle, fcntl.LOCK_SH)
-    finally:
-        os.close(handle)
-
-
-def _lock_file(lock_dir: Path, key: str) -> Path:
-    return lock_dir / f"{key}.lock"
-
-
-def _try_lock(handle: int, kind: int = fcntl.LOCK_EX) -> bool:
-    try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

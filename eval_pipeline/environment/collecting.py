@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
-from eval_pipeline.environment.building import held_now
+from eval_pipeline.environment.locks import BuildLocks
 from eval_pipeline.sandbox.base import Backend
 from eval_pipeline.store.layers import LayerRow, LayerRows
 
@@ -35,10 +34,10 @@ def with_chains(keys: Iterable[str], rows: Iterable[LayerRow]) -> set[str]:
 class Collector:
     """spare: keys that must stay, asked again before each removal."""
 
-    def __init__(self, backend: Backend, rows: LayerRows, lock_dir: Path, spare: Callable[[], Awaitable[set[str]]]) -> None:
+    def __init__(self, backend: Backend, rows: LayerRows, locks: BuildLocks, spare: Callable[[], Awaitable[set[str]]]) -> None:
         self._backend = backend
         self._rows = rows
-        self._lock_dir = lock_dir
+        self._locks = locks
         self._spare = spare
 
     async def collect(self, unused_s: float, *, dry_run: bool = False) -> list[Removed]:
@@ -56,14 +55,14 @@ class Collector:
 
     async def _remove(self, row: LayerRow, unused_s: float) -> bool:
         """The record first: whoever looks for the layer then builds it anew, once this lock is free."""
-        with held_now(self._lock_dir, row.key) as free:
+        async with self._locks.hold_if_free(row.key) as free:
             if not free or row.key in await self._spare() or not await asyncio.to_thread(self._rows.drop, row.key, unused_s):
                 return False
-            await self._backend.remove_layer(row.key)
+            await self._backend.remove_layer(row.key, row.ref)
             return True
 
     async def _remove_leftover(self, key: str) -> bool:
-        with held_now(self._lock_dir, key) as free:
+        async with self._locks.hold_if_free(key) as free:
             if not free or key in await self._spare() or await asyncio.to_thread(self._rows.find, key) is not None:
                 return False
             await self._backend.remove_layer(key)

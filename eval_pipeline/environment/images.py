@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,10 +13,11 @@ from eval_pipeline.domain.app import AppManifest
 from eval_pipeline.domain.canonical import digest
 from eval_pipeline.domain.lock import IDENTITY_VERSION, LockedArm
 from eval_pipeline.environment.book import LayerBook
+from eval_pipeline.environment.build_context import build_context
 from eval_pipeline.environment.building import Build, Builder, Built, Step
 from eval_pipeline.environment.lifecycle import APP_DIR
 from eval_pipeline.errors import BuildError, SpecError
-from eval_pipeline.sandbox.base import RUN_DIR, Backend
+from eval_pipeline.sandbox.base import RUN_DIR, Backend, Pulled
 from eval_pipeline.specs import git
 from eval_pipeline.specs.lock import read_manifest
 from eval_pipeline.store.layers import IMAGE, RUNTIME, LayerRow
@@ -74,8 +76,16 @@ class Images:
         image = manifest.image
         lock = await asyncio.to_thread(_file_of, source.repo, tree, image.requirements)
         recipe = await asyncio.to_thread(_file_of, source.repo, tree, image.dockerfile)
-        name = digest([IDENTITY_VERSION, image.model_dump(), *((part or b"").decode() for part in (lock, recipe))])
-        ref = await self._builder.once(f"base-{name}", lambda: self._backend.base_layer(requirements=lock, dockerfile=recipe))
+        context = {} if recipe is None else await asyncio.to_thread(build_context, source.repo, tree, recipe)
+        named = [IDENTITY_VERSION, image.model_dump(), *((part or b"").decode() for part in (lock, recipe))]
+        named += [[path, file.executable, hashlib.sha256(file.data).hexdigest()] for path, file in sorted(context.items())]
+        name, pulled = digest(named), image.registry or image.ecr
+
+        async def make() -> str:
+            from_registry = None if pulled is None else Pulled(pulled, ecr=image.ecr is not None)
+            return await self._backend.base_layer(requirements=lock, dockerfile=recipe, context=context, pulled=from_registry)
+
+        ref = await self._builder.once(f"base-{name}", make)
         return Base(digest([name, Path(ref).name]), ref)
 
     async def image(self, source: AppSource, commit: str | None, tree: str, manifest: AppManifest) -> LayerRow:

@@ -12,8 +12,10 @@ from eval_pipeline.domain.canonical import digest
 from eval_pipeline.domain.lock import LockedArm
 from eval_pipeline.environment.book import LayerBook
 from eval_pipeline.environment.building import Build, Builder, Step
+from eval_pipeline.environment.gone import built_again
 from eval_pipeline.environment.images import AppSource, Base, Images, Means, PhaseMeans
 from eval_pipeline.environment.lifecycle import dump_state, start_services
+from eval_pipeline.environment.locks import BuildLocks
 from eval_pipeline.sandbox.base import Backend
 from eval_pipeline.store.artifacts import ArtifactStore
 from eval_pipeline.store.layers import PREPARED, LayerRow, LayerRows
@@ -47,7 +49,7 @@ class Layers:
         rows: LayerRows,
         store: ArtifactStore,
         installation: str,
-        lock_dir: Path,
+        locks: BuildLocks,
         scratch: Path,
         *,
         build_means: Means = _nothing,
@@ -58,7 +60,8 @@ class Layers:
         self._agent_means = agent_means
         self._held: dict[str, tuple[Prepared, dict[str, str]]] = {}
         self.book = LayerBook(backend, rows)
-        self.builder = Builder(backend, installation, lock_dir)
+        self.locks = locks
+        self.builder = Builder(backend, installation, locks)
         self.images = Images(backend, self.book, self.builder, build_means)
 
     async def prepared(self, source: AppSource, arm: LockedArm, world_digest: str, world_dir: Path) -> Prepared:
@@ -66,7 +69,9 @@ class Layers:
         asked = digest([arm.tree, arm.manifest.model_dump(mode="json"), world_digest])
         prepared, refs = self._held.get(asked, (None, {}))
         if prepared is None or not await self.book.there(refs):
-            made = await self.builder.shared(asked, lambda: self._prepared(source, arm, world_digest, world_dir))
+            made = await self.builder.shared(
+                asked, lambda: built_again(lambda: self._prepared(source, arm, world_digest, world_dir))
+            )
             self._held[asked] = made
             prepared = made[0]
         return prepared

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from eval_pipeline.domain.lock import LockedArm
+from eval_pipeline.environment.gone import built_again
 from eval_pipeline.environment.images import AppSource
 from eval_pipeline.runner.services import Services
 from eval_pipeline.specs import git
@@ -15,7 +16,7 @@ from eval_pipeline.specs.lock import lock_app, refuse_misfits
 from eval_pipeline.store.layers import IMAGE, LayerRow
 
 BUILDING = "app-image"
-"""Held while an image is built ahead: one at a time in a place, whoever asks (see building.in_progress)."""
+"""Held while an image is built ahead: one at a time in a place, whoever asks (see BuildLocks)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +30,12 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadImage:
-    """built: it was made now; else it was there."""
+    """built: it was made now; else it was there. published: under which name people find it on the backend; None where it has none."""
 
     head: Head
     row: LayerRow
     built: bool
+    published: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +68,10 @@ async def build_image(services: Services, library: Library, ref: str | None = No
         head = await asyncio.to_thread(resolve_head, library, services.backend.name, ref)
         arm = head.arm
         row = await services.layers.images.image(head.source, arm.commit, arm.tree, arm.manifest)
-        return HeadImage(head=head, row=row, built=row.created_at is None)
+        published = await services.backend.publish(row.ref, f"{row.app}:{arm.commit or arm.tree}")
+        return HeadImage(head=head, row=row, built=row.created_at is None, published=published)
 
-    return await services.layers.builder.alone(BUILDING, make)
+    return await services.layers.builder.alone(BUILDING, lambda: built_again(make))
 
 
 def image_status(services: Services, library: Library) -> ImageStatus:

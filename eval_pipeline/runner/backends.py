@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eval_pipeline.domain.app import AppManifest
 from eval_pipeline.environment.images import PhaseMeans
 from eval_pipeline.environment.layers import Layers
+from eval_pipeline.environment.locks import BuildLocks, HostLocks, LeaseLocks
 from eval_pipeline.environment.package_index import build_egress
 from eval_pipeline.gateway.client import Gateway
+from eval_pipeline.host import host_identity
 from eval_pipeline.sandbox.base import Backend
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.artifacts import ArtifactStore
+from eval_pipeline.store.build_leases import BuildLeases
 from eval_pipeline.store.layers import LayerRows
 from eval_pipeline.store.records import Records
 
@@ -25,8 +27,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def build_locks(settings: Settings) -> Path:
-    return settings.state_dir / "locks"
+def place_of(settings: Settings, backend: str) -> str:
+    """Where a backend's refs mean something, without making the backend."""
+    if backend == "modal":
+        from eval_pipeline.sandbox.modal import place_of as modal_place
+
+        return modal_place(settings.modal)
+    return host_identity(settings.state_dir).place
+
+
+def build_locks(settings: Settings, records: Records, backend: str) -> BuildLocks:
+    """Of a backend's place: what is built on this host is only this host's to build, what is built on Modal any host's."""
+    if backend == "modal":
+        return LeaseLocks(BuildLeases(records.database, place_of(settings, backend)))
+    return HostLocks(settings.state_dir / "locks")
 
 
 def local_backend(settings: Settings, installation: str, gateway: Gateway | None = None) -> Backend:
@@ -38,14 +52,14 @@ def local_backend(settings: Settings, installation: str, gateway: Gateway | None
 
 
 def modal_backend(settings: Settings, records: Records, installation: str) -> ModalBackend:
-    from eval_pipeline.sandbox.modal import SNAPSHOT_KEPT, ModalBackend, place_of
+    from eval_pipeline.sandbox.modal import ModalBackend
     from eval_pipeline.store.buckets import Bucket
     from eval_pipeline.store.layer_refs import LedgerRefs
 
     per_s = settings.modal.creates_per_s
     creates = Bucket(records.database, "modal creates", per_s=per_s, burst=max(1.0, per_s))
-    rows = LayerRows(records.database, ModalBackend.name, place_of(settings.modal))
-    return ModalBackend(installation, settings.modal, LedgerRefs(rows, SNAPSHOT_KEPT), creates.take)
+    rows = LayerRows(records.database, ModalBackend.name, place_of(settings, ModalBackend.name))
+    return ModalBackend(installation, settings.modal, LedgerRefs(rows), creates.take)
 
 
 def backend_named(name: str, settings: Settings, records: Records, gateway: Gateway | None = None) -> Backend:
@@ -81,7 +95,7 @@ class Backends:
             LayerRows(self.records.database, backend.name, backend.place),
             self.store,
             self.records.ledger.installation_id(),
-            build_locks(self.settings),
+            build_locks(self.settings, self.records, backend.name),
             self.settings.state_dir / "tmp",
             build_means=self._build_means,
             agent_means=self._agent_means,

@@ -16,6 +16,7 @@ from eval_pipeline.domain.cell import MAX_ATTEMPTS, AttemptResult, Outcome
 from eval_pipeline.domain.ids import CellKey, sandbox_name
 from eval_pipeline.domain.outcome import Stop, decide
 from eval_pipeline.domain.usage import Usage
+from eval_pipeline.environment.gone import built_again
 from eval_pipeline.environment.lifecycle import APP_DIR
 from eval_pipeline.errors import Cancelled, EvalsError, FenceLost, SandboxError, SandboxLost, StoreError
 from eval_pipeline.runner.app_life import AppLife
@@ -23,7 +24,7 @@ from eval_pipeline.runner.context import CellContext
 from eval_pipeline.runner.held import ENDING, in_words, isolation, refused
 from eval_pipeline.runner.meter import Meter, exceeded
 from eval_pipeline.runner.persist import Kept, Persisted
-from eval_pipeline.runner.setup import AGENT_ENV, lay_ground, set_up, take_ready
+from eval_pipeline.runner.setup import AGENT_ENV, Ground, lay_ground, set_up, take_ready
 from eval_pipeline.sandbox.base import CommandState, Limit, Phase, Sandbox
 from eval_pipeline.store.ledger import Claim, OpenAttempt
 
@@ -164,12 +165,15 @@ class _Attempt:
     async def _setup(self) -> Sandbox:
         async with self.context.setups.hold():
             self.context.stop_if_cancelled()
-            ground = await lay_ground(self.context, self.claim, self.attempt)
-            self.attempt = await take_ready(self.context, self.claim, self.attempt, ground)
-            sandbox = await set_up(self.context, self.claim, self.attempt, ground, self._app)
+            sandbox, ground = await built_again(self._set_up)
         self._state_before = ground.prepared.state
         self._app.evidence["setup"]["total_s"] = round(time.monotonic() - self._began, 4)
         return sandbox
+
+    async def _set_up(self) -> tuple[Sandbox, Ground]:
+        ground = await lay_ground(self.context, self.claim, self.attempt)
+        self.attempt = await take_ready(self.context, self.claim, self.attempt, ground)
+        return await set_up(self.context, self.claim, self.attempt, ground, self._app), ground
 
     async def _watch(self, sandbox: Sandbox, left_s: float) -> tuple[CommandState, Stop | None]:
         loop = asyncio.get_running_loop()

@@ -6,9 +6,8 @@ import asyncio
 
 from eval_pipeline.environment.collecting import Collector, Removed, with_chains
 from eval_pipeline.errors import SpecError
-from eval_pipeline.runner.backends import build_locks
 from eval_pipeline.runner.services import Services
-from eval_pipeline.store.layers import IMAGE, LayerRow
+from eval_pipeline.store.layers import BASE, IMAGE, LayerRow
 
 MIN_UNUSED_S = 3600.0
 """A cell that is being set up has used its layers within this time, and no sandbox of it lives yet."""
@@ -26,10 +25,12 @@ async def collect(services: Services, unused_s: float, *, dry_run: bool = False)
         everything = await asyncio.to_thread(rows.all)
         named = await _stood_on(services)
         named |= await asyncio.to_thread(_of_experiments, services, everything)
+        # What no app owns costs no build's time, and other installations may stand on the same
+        named |= {row.key for row in everything if row.kind == BASE}
         newest = {row.app: row.key for row in reversed(everything) if row.kind == IMAGE}
         return with_chains(named | set(newest.values()), everything)
 
-    return await Collector(backend, rows, build_locks(services.settings), spare).collect(unused_s, dry_run=dry_run)
+    return await Collector(backend, rows, services.layers.locks, spare).collect(unused_s, dry_run=dry_run)
 
 
 async def _stood_on(services: Services) -> set[str]:

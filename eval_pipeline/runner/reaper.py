@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from eval_pipeline.environment.building import in_progress
+from eval_pipeline.environment.locks import BuildLocks
 from eval_pipeline.runner.backends import backend_named, build_locks
 from eval_pipeline.runner.workbench import kept
 from eval_pipeline.sandbox.base import Backend, SandboxInfo
@@ -34,11 +33,11 @@ async def _survey(settings: Settings, records: Records, backend: Backend) -> lis
     # Read in this order: one that is taken in between is in both
     ready = {row.name for row in WarmRows(records.database, backend.name, backend.place).free() if row.left_s > 0}
     owned = records.views.open_sandboxes()
-    locks = build_locks(settings)
+    locks = build_locks(settings, records, backend.name)
     return [Found(info=info, owner=_owner(info, installation, owned, ready, locks)) for info in infos]
 
 
-def _owner(info: SandboxInfo, installation: str, owned: set[str], ready: set[str], locks: Path) -> str:
+def _owner(info: SandboxInfo, installation: str, owned: set[str], ready: set[str], locks: BuildLocks) -> str:
     if info.installation != installation:
         return info.installation
     if info.name in owned:
@@ -48,7 +47,7 @@ def _owner(info: SandboxInfo, installation: str, owned: set[str], ready: set[str
     if kept(info):
         return "person"
     layer = info.tags.get("layer")
-    return "build" if layer is not None and in_progress(locks, layer) else "nobody"
+    return "build" if layer is not None and locks.held(layer) else "nobody"
 
 
 async def reap(settings: Settings, records: Records, backend: str = "local") -> list[str]:

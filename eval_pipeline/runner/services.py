@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eval_pipeline.domain.ids import CellKey
@@ -33,7 +33,10 @@ GATEWAY_IDLE_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """The gateway's process is started by the first sandbox that needs it."""
+    """The gateway's process is started by the first sandbox that needs it.
+
+    at: the backend that is meant where none is named: this machine's, unless somebody asked for another (`on`).
+    """
 
     settings: Settings
     records: Records
@@ -46,15 +49,18 @@ class Services:
     host: HostIdentity
     world_dirs: dict[str, Path]
     manifests: dict[str, SnapshotManifest]
+    at: str = "local"
+
+    def on(self, backend: str) -> Services:
+        return replace(self, at=backend)
 
     @property
     def backend(self) -> Backend:
-        """Of this machine."""
-        return self.backends.named("local")[0]
+        return self.backends.named(self.at)[0]
 
     @property
     def layers(self) -> Layers:
-        return self.backends.named("local")[1]
+        return self.backends.named(self.at)[1]
 
     @property
     def ledger(self) -> Ledger:
@@ -91,7 +97,7 @@ class Services:
 
 
 @contextmanager
-def open_services(settings: Settings, records: Records) -> Generator[Services]:
+def open_services(settings: Settings, records: Records, backend: str = "local") -> Generator[Services]:
     gateway = Gateway(Paths.of(settings.state_dir), settings.state_dir, local=(), idle_s=GATEWAY_IDLE_S)
     installation = records.ledger.installation_id()
     store = open_store(settings)
@@ -112,6 +118,7 @@ def open_services(settings: Settings, records: Records) -> Generator[Services]:
             host=host_identity(settings.state_dir),
             world_dirs=world_dirs,
             manifests=manifests,
+            at=backend,
         )
     finally:
         persister.close()

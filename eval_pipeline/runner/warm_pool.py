@@ -6,25 +6,31 @@ import asyncio
 import fnmatch
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from eval_pipeline.domain.app import Resources as AppResources
 from eval_pipeline.domain.experiment import WarmSpec
 from eval_pipeline.domain.ids import sandbox_name
 from eval_pipeline.environment.layers import Prepared
 from eval_pipeline.environment.lifecycle import start_services
 from eval_pipeline.errors import EvalsError, SpecError
+from eval_pipeline.runner.app_image import resolve_head
 from eval_pipeline.runner.services import Services
 from eval_pipeline.runner.setup import AGENT_ENV
 from eval_pipeline.runner.warm import PURPOSE, spec_digest
 from eval_pipeline.runner.workbench import Subject, prepared, subject
+from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.sandbox.base import Resources, Sandbox, SandboxSpec
 from eval_pipeline.specs.library import Library
 from eval_pipeline.store.warm import WarmRow, WarmRows
 
 FILLING = "warm-pool"
-SANDBOX_USD_PER_HOUR: Mapping[str, float] = {"local": 0.0}
-"""By backend; what is not here has no known price."""
+SANDBOX_USD_PER_HOUR: Mapping[str, Callable[[float, int], float]] = {
+    "local": lambda cpu, memory_mib: 0.0,
+    "modal": modal_plan.usd_per_hour,
+}
+"""By backend, of cores and MiB; what is not here has no known price."""
 
 _AT_ONCE = 4
 
@@ -58,16 +64,17 @@ def warm_rows(services: Services) -> WarmRows:
     return WarmRows(services.records.database, services.backend.name, services.backend.place)
 
 
-def allowed_by(warm: WarmSpec, backend: str) -> int | None:
+def allowed_by(warm: WarmSpec, backend: str, resources: AppResources) -> int | None:
     """How many sandboxes the cost cap leaves; None: as many as one likes. Raises SpecError when there is a cap and no price."""
     if warm.max_cost_usd_per_hour is None:
         return None
-    price = SANDBOX_USD_PER_HOUR.get(backend)
-    if price is None:
+    priced = SANDBOX_USD_PER_HOUR.get(backend)
+    if priced is None:
         raise SpecError(
             f"app.yaml: warm.max_cost_usd_per_hour is {warm.max_cost_usd_per_hour:g}, and what a sandbox costs on {backend!r} is not known",
             hint="take the cap out, or use a backend with a known price",
         )
+    price = priced(resources.cpu, resources.memory_mib)
     return None if price == 0 else int(warm.max_cost_usd_per_hour / price)
 
 
@@ -84,15 +91,20 @@ async def _fill(services: Services, library: Library, count: int | None) -> Pool
     if count is not None:
         spec = WarmSpec(count=count) if spec is None else spec.model_copy(update={"count": count})
     report = PoolReport(count=None if spec is None else spec.count)
-    if spec is not None:
-        report.allowed = allowed_by(spec, services.backend.name)
     rows = warm_rows(services)
     await asyncio.to_thread(rows.forget_used)
     places = [] if spec is None or spec.count == 0 else await _places(services, library, spec, report)
     living = await _end_useless(services, rows, {place.wanted for place in places}, report)
     if spec is not None:
+        report.allowed = _allowed(services, library, spec)
         await _start_missing(services, rows, spec, places, living, report)
     return report
+
+
+def _allowed(services: Services, library: Library, spec: WarmSpec) -> int | None:
+    if spec.max_cost_usd_per_hour is None:
+        return None
+    return allowed_by(spec, services.backend.name, resolve_head(library, services.backend.name).arm.manifest.resources)
 
 
 async def _places(services: Services, library: Library, spec: WarmSpec, report: PoolReport) -> list[Place]:
@@ -102,7 +114,7 @@ async def _places(services: Services, library: Library, spec: WarmSpec, report: 
     found: list[Place] = []
     for name in names:
         try:
-            at = await asyncio.to_thread(subject, services, library, name, None)
+            at = await asyncio.to_thread(subject, services, library, name, None, services.backend.name)
             layers = await prepared(services, at)
         except EvalsError as error:
             report.failed[name] = str(error)

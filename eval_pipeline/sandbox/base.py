@@ -34,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
@@ -147,6 +148,20 @@ class Collected:
     skipped: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class ContextFile:
+    data: bytes
+    executable: bool
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """An image as a registry has it: its tag or digest. ecr: in AWS' registry, with credentials that the installation holds."""
+
+    tag: str
+    ecr: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class LayerContent:
     digest: str
@@ -228,8 +243,17 @@ class Backend(Protocol):
         """End the sandbox, seal what it wrote as the layer `key`, and return its ref. Idempotent per key."""
         ...
 
-    async def base_layer(self, *, requirements: bytes | None = None, dockerfile: bytes | None = None) -> str:
-        """The ref of the lowest layer: with the wheels of a hashed pip lock, or made from a Dockerfile. Idempotent per content.
+    async def base_layer(
+        self,
+        *,
+        requirements: bytes | None = None,
+        dockerfile: bytes | None = None,
+        context: Mapping[str, ContextFile] | None = None,
+        pulled: Pulled | None = None,
+    ) -> str:
+        """The ref of the lowest layer: with the wheels of a hashed pip lock, made from a Dockerfile, or pulled from a registry.
+
+        context: the files that the Dockerfile copies, by path. Idempotent per content.
 
         Raises BuildError when it can't be made, SpecError when this backend makes none of that kind.
         """
@@ -243,8 +267,16 @@ class Backend(Protocol):
         """What was sealed; None when there is no such layer, or when this can't be known here."""
         ...
 
-    async def remove_layer(self, key: str) -> None:
-        """Idempotent. For a layer that no sandbox stands on."""
+    def layer_expires_at(self, key: str) -> datetime | None:
+        """When the platform ends a layer that was sealed through this object; None when it keeps it."""
+        ...
+
+    async def remove_layer(self, key: str, ref: str | None = None) -> None:
+        """Idempotent. For a layer that no sandbox stands on. ref: what it stood for, where only its record knew."""
+        ...
+
+    async def publish(self, ref: str, name: str) -> str | None:
+        """Give an image a name by which people find it there, and return it; None where there are no such names."""
         ...
 
     def contents(self) -> Mapping[str, float]:

@@ -7,22 +7,19 @@ finds, the reaper ends by its tags.
 from __future__ import annotations
 
 import asyncio
-import base64
 import builtins
-import hashlib
 import random
-import sys
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from eval_pipeline.errors import ForeignSandbox, SandboxError, SandboxLost, SpecError
+from eval_pipeline.errors import ForeignSandbox, LayerGone, SandboxError, SandboxLost
 from eval_pipeline.sandbox import modal_plan as plan
 from eval_pipeline.sandbox import modal_scripts as scripts
-from eval_pipeline.sandbox.base import Sandbox, SandboxInfo, SandboxSpec
+from eval_pipeline.sandbox.base import ContextFile, Pulled, Sandbox, SandboxInfo, SandboxSpec
 from eval_pipeline.sandbox.local import script
+from eval_pipeline.sandbox.modal_images import Recipe, build_base
 from eval_pipeline.sandbox.modal_sandbox import ModalSandbox
 from eval_pipeline.sandbox.modal_worlds import Worlds
 from eval_pipeline.settings import ModalSettings
@@ -39,7 +36,6 @@ _SNAPSHOT_TIMEOUT_S = 600
 _CONNECTING = 64
 _THROTTLED_S = (1.0, 60.0)
 _THROTTLED_TRIES = 12
-_RECIPE_FORMAT = 1
 
 
 class LayerRefs(Protocol):
@@ -49,8 +45,16 @@ class LayerRefs(Protocol):
         """The ref, unless it is unknown or has expired."""
         ...
 
+    def expires_at(self, key: str) -> datetime | None:
+        """Of one that was put here."""
+        ...
+
     def put(self, key: str, ref: str, expires_at: datetime) -> str:
         """The ref that stands: the first one that was put."""
+        ...
+
+    def keep(self, key: str, ref: str, built_s: float) -> str:
+        """The same for one that does not expire and is recorded by nobody else."""
         ...
 
     def remove(self, key: str) -> None: ...
@@ -165,7 +169,7 @@ class ModalBackend:
         return await asyncio.shield(task)
 
     async def _create_one(self, spec: SandboxSpec, domains: Sequence[str] | None, lifetime_s: int) -> Machine:
-        from eval_pipeline.sandbox.modal_calls import ImageGone, NameTaken, Throttled
+        from eval_pipeline.sandbox.modal_calls import NameTaken, Throttled
         from eval_pipeline.sandbox.modal_client import Wanted
 
         tags = {**spec.tags, INSTALLATION: spec.installation, NAME: spec.name}
@@ -187,7 +191,7 @@ class ModalBackend:
                 # our own, made by somebody else this moment, or by a call whose answer never came
                 if (found := await self.cloud.named(spec.name)) is not None:
                     return await self._adopted(found, spec)
-            except ImageGone:
+            except LayerGone:
                 await asyncio.to_thread(self._refs.gone, wanted.image)
                 raise
             except Throttled:
@@ -267,53 +271,43 @@ class ModalBackend:
     def layer_content(self, key: str) -> None:
         """Modal does not tell what is in a snapshot."""
 
-    async def remove_layer(self, key: str) -> None:
+    def layer_expires_at(self, key: str) -> datetime | None:
+        return self._refs.expires_at(script.check_key(key))
+
+    async def remove_layer(self, key: str, ref: str | None = None) -> None:
         self._refs.remove(script.check_key(key))
+        if ref is not None:
+            await self.cloud.delete_image(ref)
 
     def contents(self) -> Mapping[str, float]:
         """Modal lists no snapshots; it ends each by itself."""
         return {}
 
-    async def base_layer(self, *, requirements: bytes | None = None, dockerfile: bytes | None = None) -> str:
-        """With the wheels of a hashed pip lock at /opt/venv, or made from a Dockerfile without a build context. Built once."""
-        if dockerfile is not None and requirements is not None:
-            raise SpecError("a Dockerfile installs its own requirements")
-        commands = [] if dockerfile is not None else _host_commands(requirements)
-        python = f"python:{sys.version_info.major}.{sys.version_info.minor}-bookworm"
-        parts = [str(_RECIPE_FORMAT), scripts.PREPARE, *commands, (dockerfile or b"").decode(), python if not dockerfile else ""]
-        key = f"base-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}"
-        if (known := self._refs.get(key)) is not None:
+    async def base_layer(
+        self,
+        *,
+        requirements: bytes | None = None,
+        dockerfile: bytes | None = None,
+        context: Mapping[str, ContextFile] | None = None,
+        pulled: Pulled | None = None,
+    ) -> str:
+        """Built once; with the wheels of a hashed pip lock at /opt/venv, or as the Dockerfile or the registry has it."""
+        recipe = Recipe(requirements=requirements, dockerfile=dockerfile, context=context or {}, pulled=pulled)
+        if (known := self._refs.get(recipe.key)) is not None:
             return known
+        ref, built_s = await build_base(self.cloud, recipe, self._settings.ecr_secret)
+        return await asyncio.to_thread(self._refs.keep, recipe.key, ref, built_s)
 
-        with tempfile.TemporaryDirectory(prefix="evals-") as folder:
-
-            def recipe(image: Any) -> Any:
-                base = image.from_registry(python) if dockerfile is None else _from_dockerfile(image, dockerfile, Path(folder))
-                return base.dockerfile_commands([*commands, f"RUN {scripts.PREPARE}"])
-
-            built = await self.cloud.build(recipe)
-        return self._refs.put(key, built, datetime.now(UTC) + timedelta(days=3650))
+    async def publish(self, ref: str, name: str) -> str:
+        published = f"{self._settings.app}-{name}"
+        try:
+            await self.cloud.publish(ref, published)
+        except LayerGone:
+            await asyncio.to_thread(self._refs.gone, ref)
+            raise
+        return published
 
     async def aclose(self) -> None:
         """Sandboxes live on. A create that is under way is waited for: its sandbox shall have been told its name and tags."""
         if self._creating:
             await asyncio.gather(*self._creating, return_exceptions=True)
-
-
-def _host_commands(requirements: bytes | None) -> list[str]:
-    if requirements is None:
-        return ["RUN python3 -m venv --without-pip /opt/venv"]
-    text = base64.b64encode(requirements).decode()
-    pieces = [text[start : start + 4000] for start in range(0, len(text), 4000)]
-    install = "/opt/venv/bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r /opt/requirements.lock"
-    return [
-        "RUN python3 -m venv /opt/venv",
-        *(f"RUN printf %s {piece} >>/opt/requirements.b64" for piece in pieces),
-        f"RUN base64 -d /opt/requirements.b64 >/opt/requirements.lock && {install}",
-    ]
-
-
-def _from_dockerfile(image: Any, dockerfile: bytes, folder: Path) -> Any:
-    path = folder / "Dockerfile"
-    path.write_bytes(dockerfile)
-    return image.from_dockerfile(path, context_dir=folder)

@@ -30,10 +30,6 @@ class Throttled(SandboxError):
     """Modal asks for fewer creates."""
 
 
-class ImageGone(SandboxError):
-    """The image has expired, or never was."""
-
-
 async def within(work: Coroutine[Any, Any, Any], timeout_s: float = CALL_TIMEOUT_S) -> Any:
     async with asyncio.timeout(timeout_s):
         return await work

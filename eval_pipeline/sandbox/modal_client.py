@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import modal
 import modal.exception as sdk
+from modal.experimental import image_delete
 
-from eval_pipeline.errors import BuildError
+from eval_pipeline.errors import BuildError, LayerGone
 from eval_pipeline.sandbox.base import WORLD_DIR, Resources
-from eval_pipeline.sandbox.modal_calls import CALL_TIMEOUT_S, ImageGone, NameTaken, configure, translated, within
+from eval_pipeline.sandbox.modal_calls import CALL_TIMEOUT_S, NameTaken, configure, translated, within
 from eval_pipeline.sandbox.modal_machine import Machine
 from eval_pipeline.settings import ModalSettings
 
@@ -54,7 +56,7 @@ class Cloud:
         return found
 
     async def create(self, wanted: Wanted, command: Sequence[str]) -> Machine:
-        """Raises NameTaken, Throttled or ImageGone."""
+        """Raises NameTaken, Throttled or LayerGone."""
         app, world = await self.app(), wanted.world
         volumes: dict[str | os.PathLike[str], Any] = {}
         if world is not None:
@@ -83,7 +85,7 @@ class Cloud:
             except sdk.AlreadyExistsError as error:
                 raise NameTaken(f"a sandbox named {wanted.name} is running") from error
             except sdk.NotFoundError as error:
-                raise ImageGone(f"{wanted.name} can't stand on {wanted.image}: {error}") from error
+                raise LayerGone(f"{wanted.name} can't stand on {wanted.image}: {error}") from error
         return Machine(wanted.name, made)
 
     async def named(self, name: str, *, ended: bool = False) -> Machine | None:
@@ -115,6 +117,26 @@ class Cloud:
             except sdk.ImageBuildError as error:
                 raise BuildError(f"Modal could not build the image: {str(error)[-1500:]}") from error
         return image.object_id
+
+    async def publish(self, image_id: str, name: str) -> None:
+        """Raises LayerGone."""
+        app = await self.app()
+        with translated(f"the image {name}"):
+            try:
+                image = await within(modal.Image.from_id(image_id).build.aio(app))
+                await within(image.publish.aio(name, environment_name=self._settings.environment))
+            except sdk.NotFoundError as error:
+                raise LayerGone(f"{image_id} can't be published as {name}: {error}") from error
+
+    async def delete_image(self, image_id: str) -> None:
+        """Also one that has gone."""
+        await self.app()
+        with translated(f"the image {image_id}"), suppress(sdk.NotFoundError):
+            await within(image_delete.aio(image_id))  # pyright: ignore[reportFunctionMemberAccess]
+
+    def named_secret(self, name: str, required_keys: Sequence[str]) -> modal.Secret:
+        """Not asked for yet."""
+        return modal.Secret.from_name(name, environment_name=self._settings.environment, required_keys=list(required_keys))
 
     async def volume(self, name: str) -> Shelf:
         await self.app()

@@ -6,6 +6,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from eval_pipeline.errors import SpecError
@@ -102,11 +103,35 @@ def nearest_ancestor(repo: Path, commit: str, among: Collection[str]) -> str | N
     return next((one for one in done.stdout.decode().split() if one in among), None) if done.returncode == 0 else None
 
 
+@dataclass(frozen=True)
+class Entry:
+    """mode: as git writes it, `100755` for a program, `120000` for a symbolic link."""
+
+    mode: str
+    blob: str
+
+
+def entries(repo: Path, tree: str) -> dict[str, Entry]:
+    """The files of `tree` by path."""
+    listed = _text(repo, "ls-tree", "-r", "-z", tree, problem=f"the tree {tree[:12]} can't be listed")
+    found: dict[str, Entry] = {}
+    for entry in filter(None, listed.split("\0")):
+        head, _, path = entry.partition("\t")
+        mode, _, blob = head.split(" ")
+        found[path] = Entry(mode, blob)
+    return found
+
+
+def blob(repo: Path, blob_id: str) -> bytes:
+    done = _git(repo, "cat-file", "blob", blob_id)
+    if done.returncode != 0:
+        raise SpecError(f"git has no file {blob_id} in {repo}", hint="fetch the repository again")
+    return done.stdout
+
+
 def submodules(repo: Path, tree: str) -> list[str]:
     """The paths in `tree` where another repository's commit stands in place of files."""
-    listed = _text(repo, "ls-tree", "-r", "-z", tree, problem=f"the tree {tree[:12]} can't be listed")
-    entries = (entry.partition("\t") for entry in listed.split("\0") if entry)
-    return [path for head, _, path in entries if head.startswith("160000 ")]
+    return [path for path, entry in entries(repo, tree).items() if entry.mode == "160000"]
 
 
 def distance(repo: Path, ancestor: str, commit: str) -> int | None:

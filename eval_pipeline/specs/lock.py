@@ -160,6 +160,11 @@ _UNSUPPORTED: dict[str, Sequence[tuple[Callable[[AppManifest], str | None], str,
             "write `image: {base: host}` and put what the Dockerfile does into `build`, or use a backend that builds images",
         ),
         (
+            lambda manifest: manifest.image.registry or manifest.image.ecr,
+            "an image of a registry can't be had on the backend `local`: it has no container engine",
+            "write `image: {base: host}` and put what the image holds into `build`, or use a backend that has images",
+        ),
+        (
             lambda manifest: manifest.services.compose if manifest.services else None,
             "`services.compose` can't run on the backend `local`: its sandboxes share this machine's kernel and hold no engine",
             "start the same programs as plain processes with `services: {up: [...], ready: [...]}`, or use a backend of virtual machines",

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from eval_pipeline.store.database import Database
 from eval_pipeline.store.schema import layers
 
-IMAGE, RUNTIME, PREPARED = "image", "runtime", "prepared"
+BASE, IMAGE, RUNTIME, PREPARED = "base", "image", "runtime", "prepared"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,8 @@ class LayerRow:
     commit: None for a working tree. world: the snapshot's digest of a prepared layer, else None.
     state: artifact of the app's own dump of a prepared layer, taken before any agent; None when the app dumps nothing.
     digest, size_bytes: of the content, where the backend can tell. built_s: how long its commands and its sealing took; None when its record was lost.
-    created_at, used_at: None before it is written.
+    expires_at: when the platform ends it by itself; None: it does not. created_at, used_at: None before it is written.
+    kind BASE: what images of any app stand on, where that has an id that can't be found otherwise; app and tree are empty then.
     """
 
     backend: str

@@ -47,6 +47,15 @@ buckets = sa.Table(
     sa.Column("counted_at", Time, nullable=False),
 )
 
+build_leases = sa.Table(
+    "build_leases",
+    metadata,
+    sa.Column("place", sa.Text, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("lease_until", Time, nullable=False),
+)
+
 limits = sa.Table(
     "limits", metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("value", sa.Integer, nullable=False)
 )
@@ -215,4 +224,17 @@ secret_versions = sa.Table(
     sa.Column("source", sa.Text, nullable=False),
     _now("synced_at"),
     _now("last_seen"),  # of a name's versions the one seen last is in use
+)
+
+modal_secrets = sa.Table(
+    "modal_secrets",
+    metadata,
+    sa.Column("place", sa.Text, primary_key=True),  # a Modal environment and app
+    sa.Column("name", sa.Text, primary_key=True),  # of the Secret there
+    sa.Column("app", sa.Text, nullable=False),
+    sa.Column("phase", sa.Text, nullable=False),
+    sa.Column("version", sa.Text, nullable=False),  # of all of it
+    sa.Column("versions", JSONB, nullable=False),  # of each of its names
+    _now("written_at"),
+    _now("seen_at"),
 )

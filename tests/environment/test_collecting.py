@@ -12,6 +12,7 @@ from environment.workshop import RESTORE, Workshop
 
 from eval_pipeline.environment.collecting import Collector, Removed, with_chains
 from eval_pipeline.environment.layers import Prepared
+from eval_pipeline.environment.locks import HostLocks
 from eval_pipeline.sandbox.base import Phase, Sandbox, SandboxSpec
 from eval_pipeline.sandbox.local.places import prepare
 
@@ -35,7 +36,7 @@ def collector(shop: Workshop) -> Collector:
         stood_on = {info.tags["stands_on"] for info in await shop.backend.list() if "stands_on" in info.tags}
         return with_chains(stood_on, shop.rows.all())
 
-    return Collector(shop.backend, shop.rows, shop.state_dir / "locks", spare)
+    return Collector(shop.backend, shop.rows, HostLocks(shop.state_dir / "locks"), spare)
 
 
 async def living(shop: Workshop, prepared: Prepared) -> Sandbox:

@@ -143,6 +143,7 @@ import asyncio
 from pathlib import Path
 from eval_pipeline.environment.images import AppSource
 from eval_pipeline.environment.layers import Layers
+from eval_pipeline.environment.locks import HostLocks
 from eval_pipeline.sandbox.local.backend import LocalBackend
 from eval_pipeline.specs import git
 from eval_pipeline.specs.lock import read_manifest
@@ -155,7 +156,7 @@ backend = LocalBackend("shop", state)
 rows = LayerRows(Database({shop.database.url!r}), "local", backend.place)
 tree = git.tree_of(repo, {commit!r}, ".")
 arm = LockedArm(name="a", ref="x", commit={commit!r}, tree=tree, manifest=read_manifest(repo, tree), config={{}})
-layers = Layers(backend, rows, LocalArtifacts(state / "artifacts"), "shop", state / "locks", state / "tmp")
+layers = Layers(backend, rows, LocalArtifacts(state / "artifacts"), "shop", HostLocks(state / "locks"), state / "tmp")
 world = Path({str(folder)!r})
 asyncio.run(layers.prepared(AppSource(repo=repo, path="."), arm, {digest!r}, world))
 """

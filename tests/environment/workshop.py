@@ -15,6 +15,7 @@ import yaml
 from eval_pipeline.domain.lock import LockedArm
 from eval_pipeline.environment.images import AppSource
 from eval_pipeline.environment.layers import Layers, Prepared
+from eval_pipeline.environment.locks import HostLocks
 from eval_pipeline.sandbox.base import Phase, SandboxSpec
 from eval_pipeline.sandbox.local.backend import LocalBackend
 from eval_pipeline.specs import git
@@ -53,7 +54,7 @@ class Workshop:
         self._git("init", "-q", "-b", "main", ".")
 
     def layers(self) -> Layers:
-        return Layers(self.backend, self.rows, self.store, "shop", self.state_dir / "locks", self.state_dir / "tmp")
+        return Layers(self.backend, self.rows, self.store, "shop", HostLocks(self.state_dir / "locks"), self.state_dir / "tmp")
 
     def commit(self, files: Mapping[str, str | None], **manifest: Any) -> str:
         """Files of the app; None removes one. Scripts below bin/ get their first line and their x-bit."""

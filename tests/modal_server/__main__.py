@@ -108,6 +108,9 @@ class Loopback:
                 "faults": happened,
                 "block_puts": blocks,
                 "apps": {name: app_id for (_, name), app_id in self.control.apps.items()},
+                "image_names": self.control.images.names,
+                "pulled": self.control.images.registries(),
+                "secrets": {known["name"]: known["values"] for known in self.control.secrets.values() if known["name"]},
                 "images": {name: [str(path) for path in one.layers] for name, one in self.control.images.known.items()},
             }
         )

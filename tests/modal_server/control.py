@@ -116,6 +116,24 @@ class Control:
             raise GRPCError(Status.NOT_FOUND, f"no image {request.tag}")
         return api_pb2.ImageGetByTagResponse(image_id=self.images.names[request.tag])
 
+    async def ImageDelete(self, request: api_pb2.ImageDeleteRequest) -> empty_pb2.Empty:
+        self.images.delete(request.image_id)
+        return empty_pb2.Empty()
+
+    async def MountBatchedCheckExistence(
+        self, request: api_pb2.MountBatchedCheckExistenceRequest
+    ) -> api_pb2.MountBatchedCheckExistenceResponse:
+        missing = [digest for digest in request.sha256_hex_hashes if not self.images.uploaded(digest)]
+        return api_pb2.MountBatchedCheckExistenceResponse(missing_sha256_hex_hashes=missing)
+
+    async def MountPutFile(self, request: api_pb2.MountPutFileRequest) -> api_pb2.MountPutFileResponse:
+        if request.WhichOneof("data_oneof") is not None:
+            self.images.upload(request.sha256_hex, request.data)
+        return api_pb2.MountPutFileResponse(exists=self.images.uploaded(request.sha256_hex))
+
+    async def MountGetOrCreate(self, request: api_pb2.MountGetOrCreateRequest) -> api_pb2.MountGetOrCreateResponse:
+        return api_pb2.MountGetOrCreateResponse(mount_id=self.images.mount(request.files))
+
     # -- volumes ------------------------------------------------------------------------------------------------------
     async def VolumeGetOrCreate(self, request: api_pb2.VolumeGetOrCreateRequest) -> api_pb2.VolumeGetOrCreateResponse:
         create = request.object_creation_type == api_pb2.OBJECT_CREATION_TYPE_CREATE_IF_MISSING

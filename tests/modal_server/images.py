@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
+import shutil
 import sys
 import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from modal_server.machine import Host, Machine, Stream
 
 from eval_pipeline.sandbox.local.places import Places, host_binds
 
+_CONTEXT = "/run/build-context"
 _ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _FOLDERS = ("usr", "proc", "dev", "tmp", "run", "etc/ssl", "etc/alternatives", "home", "root", "var/tmp", "opt/python", "__modal")
 _ETC = {"passwd": "root:x:0:0:root:/root:/bin/sh\n", "group": "root:x:0:\n", "hosts": "127.0.0.1 localhost\n", "ld.so.cache": ""}
@@ -44,6 +48,8 @@ class Images:
         self.known: dict[str, Image] = {}
         self._recipes: dict[str, api_pb2.Image] = {}
         self.names: dict[str, str] = {}
+        self.mounts: dict[str, Path] = {}
+        (folder / "uploads").mkdir()
 
     def get(self, image_id: str) -> Image:
         found = self.known.get(image_id)
@@ -55,6 +61,19 @@ class Images:
         image_id = "im-" + hashlib.sha256(recipe.SerializeToString(deterministic=True)).hexdigest()[:22]
         self._recipes[image_id] = recipe
         return self.known.setdefault(image_id, Image(image_id))
+
+    def delete(self, image_id: str) -> None:
+        self.get(image_id)
+        del self.known[image_id]
+
+    def registries(self) -> list[dict[str, str]]:
+        """What was pulled, and with whose credentials."""
+        return [
+            {"from": line.split()[1], "secret_id": recipe.image_registry_config.secret_id}
+            for recipe in self._recipes.values()
+            for line in recipe.dockerfile_commands
+            if line.startswith("FROM ")
+        ]
 
     def add(self, layers: tuple[Path, ...], env: dict[str, str], ttl_s: int) -> Image:
         image = Image("im-" + uuid.uuid4().hex[:22], layers, env, None if ttl_s < 0 else time.time() + ttl_s)
@@ -74,12 +93,35 @@ class Images:
             elif verb == "ENV":
                 name, _, value = rest.partition("=")
                 image.env[name] = value.strip('"')
-            elif verb in ("COPY", "ADD"):
-                image.failure = f"this server has no build context: {line}"
-        image.layers = await self._run_all(image, runs, layers) if runs and image.failure is None else layers
+            elif verb == "COPY":
+                *sources, target = [word for word in shlex.split(rest) if not word.startswith("--")]
+                runs.append("; ".join(["set -e", *(_copy(source, target) for source in sources)]))
+            elif verb == "ADD":
+                image.failure = f"this server does not add: {line}"
+        context = self.mounts[recipe.context_mount_id] if recipe.context_mount_id else None
+        image.layers = await self._run_all(image, runs, layers, context) if runs and image.failure is None else layers
 
-    async def _run_all(self, image: Image, runs: list[str], layers: tuple[Path, ...]) -> tuple[Path, ...]:
-        machine = Machine(self._folder / "builds" / uuid.uuid4().hex, self.host, layers)
+    def upload(self, sha256_hex: str, data: bytes) -> None:
+        (self._folder / "uploads" / sha256_hex).write_bytes(data)
+
+    def uploaded(self, sha256_hex: str) -> bool:
+        return (self._folder / "uploads" / sha256_hex).exists()
+
+    def mount(self, files: Iterable[api_pb2.MountFile]) -> str:
+        """A directory of uploaded files; the same for the same ones."""
+        known = sorted((file.filename, file.sha256_hex, file.mode) for file in files)
+        mount_id = "mo-" + hashlib.sha256(repr(known).encode()).hexdigest()[:22]
+        folder = self.mounts.setdefault(mount_id, self._folder / "mounts" / mount_id)
+        for name, digest, mode in known:
+            target = folder / name.lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self._folder / "uploads" / digest, target)
+            target.chmod(mode & 0o777)
+        return mount_id
+
+    async def _run_all(self, image: Image, runs: list[str], layers: tuple[Path, ...], context: Path | None) -> tuple[Path, ...]:
+        mounts = [] if context is None else [(context, _CONTEXT)]
+        machine = Machine(self._folder / "builds" / uuid.uuid4().hex, self.host, layers, mounts)
         await machine.start(["sleep", "infinity"], {}, 600)
         try:
             for number, script in enumerate(runs):
@@ -94,6 +136,12 @@ class Images:
             return (*layers, target)
         finally:
             await machine.kill(api_pb2.GenericResult.GENERIC_STATUS_TERMINATED)
+
+
+def _copy(source: str, target: str) -> str:
+    at = f"{_CONTEXT}/{source.removeprefix('./').strip('/')}"
+    into = f"mkdir -p {target} && cp -r {at}/. {target}/"
+    return f"if [ -d {at} ]; then {into}; else mkdir -p $(dirname {target}x); cp {at} {target}; fi"
 
 
 def _text(stream: Stream) -> str:

@@ -44,7 +44,11 @@ def test_a_cell_and_a_warm_sandbox_are_equal_only_in_everything() -> None:
 
 
 def test_a_cap_needs_a_price() -> None:
-    assert allowed_by(WarmSpec(count=9), "modal") is None
-    assert allowed_by(WarmSpec(count=9, max_cost_usd_per_hour=0.0), "local") is None, "a local one costs nothing"
+    two = Resources(cpu=2, memory_mib=4096)
+    assert allowed_by(WarmSpec(count=9), "modal", two) is None
+    assert allowed_by(WarmSpec(count=9, max_cost_usd_per_hour=0.0), "local", two) is None, "a local one costs nothing"
+    # 2 x 0.00003942 + 4 x 0.0000067 dollars a second are 0.3803 an hour
+    assert allowed_by(WarmSpec(count=9, max_cost_usd_per_hour=1.0), "modal", two) == 2
+    assert allowed_by(WarmSpec(count=9, max_cost_usd_per_hour=0.38), "modal", two) == 0
     with pytest.raises(SpecError, match="is not known"):
-        allowed_by(WarmSpec(count=9, max_cost_usd_per_hour=100.0), "modal")
+        allowed_by(WarmSpec(count=9, max_cost_usd_per_hour=100.0), "elsewhere", two)

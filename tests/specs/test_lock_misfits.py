@@ -118,6 +118,7 @@ def test_two_versions_that_contradict_each_other(project: Project) -> None:
     "app, said",
     [
         ({"image": {"dockerfile": "Dockerfile"}}, r"`image\.dockerfile` can't be built on the backend `local`"),
+        ({"image": {"registry": "debian:12"}}, "an image of a registry can't be had on the backend `local`"),
         ({"services": {"compose": "compose.yaml"}}, r"`services\.compose` can't run on the backend `local`"),
     ],
 )

@@ -81,6 +81,13 @@ class FileRefs:
             self._write(known)
         return standing["ref"]
 
+    def expires_at(self, key: str) -> datetime | None:
+        found = self._read().get(key)
+        return datetime.fromisoformat(found["expires_at"]) if found else None
+
+    def keep(self, key: str, ref: str, built_s: float) -> str:
+        return self.put(key, ref, datetime.max.replace(tzinfo=UTC))
+
     def remove(self, key: str) -> None:
         with exclusive(self._path.with_suffix(".lock")):
             self._write({name: one for name, one in self._read().items() if name != key})

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_pipeline.errors import ForeignSandbox, IsolationUnavailable, SandboxError, SpecError
-from eval_pipeline.sandbox.base import RUN_DIR, LayerContent, Sandbox, SandboxInfo, SandboxSpec
+from eval_pipeline.sandbox.base import RUN_DIR, ContextFile, LayerContent, Pulled, Sandbox, SandboxInfo, SandboxSpec
 from eval_pipeline.sandbox.local import disk, guarantees, hostlayer, launch, layers, limits, preflight, script
 from eval_pipeline.sandbox.local.places import Places, own_directory, prepare
 from eval_pipeline.sandbox.local.safefs import remove_tree
@@ -194,17 +194,30 @@ class LocalBackend:
     def layer_content(self, key: str) -> LayerContent | None:
         return layers.content(self._places.layers, key)
 
-    async def remove_layer(self, key: str) -> None:
+    def layer_expires_at(self, key: str) -> None:
+        """Never by itself."""
+
+    async def publish(self, ref: str, name: str) -> None:
+        """A directory has no other name."""
+
+    async def remove_layer(self, key: str, ref: str | None = None) -> None:
         await asyncio.to_thread(layers.remove, self._places.layers, key)
 
     def contents(self) -> Mapping[str, float]:
         return {key: age_s for key, age_s in layers.ages(self._places.layers).items() if not key.startswith(hostlayer.PREFIX)}
 
-    async def base_layer(self, *, requirements: bytes | None = None, dockerfile: bytes | None = None) -> str:
+    async def base_layer(
+        self,
+        *,
+        requirements: bytes | None = None,
+        dockerfile: bytes | None = None,
+        context: Mapping[str, ContextFile] | None = None,
+        pulled: Pulled | None = None,
+    ) -> str:
         """This machine's own interpreter and the wheels, at /opt/venv. Raises BuildError with pip's own words."""
-        if dockerfile is not None:
+        if dockerfile is not None or pulled is not None:
             raise SpecError(
-                "the local backend builds no image from a Dockerfile: it needs neither an engine nor an account",
+                "the local backend builds no image from a Dockerfile or a registry: it needs neither an engine nor an account",
                 hint="write `image: {base: host, requirements: LOCK}` and `build: [COMMAND]`, or use a backend that builds images",
             )
         return str(await asyncio.to_thread(hostlayer.build, self._places, requirements))
