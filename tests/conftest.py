@@ -18,6 +18,16 @@ from eval_pipeline.settings import Settings
 from eval_pipeline.store.postgres import embedded_server
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The chaos rounds of all workers in one line."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    tolls = [toll for one in reports for name, toll in getattr(one, "user_properties", ()) if name == "chaos"]
+    if tolls:
+        words = ("rounds", "cells", "lost", "doubled", "rerun_alive", "leaked")
+        sums = [f"{word}={sum(numbers)}" for word, numbers in zip(words, zip(*tolls, strict=True), strict=True)]
+        terminalreporter.write_line(f"chaos {' '.join(sums)}")
+
+
 @pytest.fixture
 def state_dir() -> Generator[Path]:
     with short_dir() as folder:

@@ -7,6 +7,7 @@ from pathlib import Path
 from sqlalchemy.engine import make_url
 
 from eval_pipeline.settings import Settings, dagster_environment
+from eval_pipeline.store.database import PAUSED_S
 
 
 def prepare_home(settings: Settings, postgres_url: str) -> dict[str, str]:
@@ -21,8 +22,9 @@ def prepare_home(settings: Settings, postgres_url: str) -> dict[str, str]:
 
 
 def _in_public(postgres_url: str) -> str:
-    """Dagster's tables stay out of the ledger's schema, which is the role's own when the role is called `evals`."""
+    """Dagster's tables stay out of the ledger's schema, which is the role's own when the role is called `evals`. A paused process
+    keeps its locks there no longer than in the ledger."""
     url = make_url(postgres_url)
     if "options" not in url.query:
-        url = url.update_query_dict({"options": "-csearch_path=public"})
+        url = url.update_query_dict({"options": f"-csearch_path=public -cidle_in_transaction_session_timeout={PAUSED_S}s"})
     return url.render_as_string(hide_password=False)

@@ -19,6 +19,7 @@ from eval_pipeline.defs.home import prepare_home
 from eval_pipeline.runner.reaper import reap
 from eval_pipeline.settings import Settings, load_settings
 from eval_pipeline.store.ledger import ExperimentRow
+from eval_pipeline.store.liveness import end_dead_engines
 from eval_pipeline.store.postgres import embedded_server
 from eval_pipeline.store.records import open_records
 
@@ -59,6 +60,7 @@ def run_experiment(settings: Settings, experiment_id: str, keys: list[str]) -> i
                 _execute(instance, "run_cells", experiment, experiment.id, ops)
             scored = _execute(instance, "score_experiment", experiment, experiment.id)
         n_done = records.views.tallies(experiment.id)[experiment.id].n_done
+        end_dead_engines(records.leases, settings)
         if not records.leases.living():
             asyncio.run(reap(settings, records, experiment.run.backend))  # what a crash left; nobody is making a sandbox now
     return 0 if scored and n_done == experiment.n_cells else 1

@@ -18,7 +18,16 @@ from eval_pipeline.domain.outcome import Stop, decide
 from eval_pipeline.domain.usage import Usage
 from eval_pipeline.environment.gone import built_again
 from eval_pipeline.environment.lifecycle import APP_DIR
-from eval_pipeline.errors import Cancelled, EvalsError, FenceLost, SandboxError, SandboxLost, StoreError
+from eval_pipeline.errors import (
+    Cancelled,
+    EvalsError,
+    FenceLost,
+    InfrastructureError,
+    LedgerUnavailable,
+    SandboxError,
+    SandboxLost,
+    StoreError,
+)
 from eval_pipeline.runner.app_life import AppLife
 from eval_pipeline.runner.context import CellContext
 from eval_pipeline.runner.held import ENDING, in_words, isolation, refused
@@ -26,7 +35,8 @@ from eval_pipeline.runner.meter import Meter, exceeded
 from eval_pipeline.runner.persist import Kept, Persisted
 from eval_pipeline.runner.setup import AGENT_ENV, Ground, lay_ground, set_up, take_ready
 from eval_pipeline.sandbox.base import CommandState, Limit, Phase, Sandbox
-from eval_pipeline.store.ledger import Claim, OpenAttempt
+from eval_pipeline.store.rows import Begun, Claim, OpenAttempt, Stopping
+from eval_pipeline.store.steps import has_ended
 
 log = logging.getLogger(__name__)
 
@@ -51,18 +61,23 @@ async def drive_cell(context: CellContext, claim: Claim) -> CellDone:
     """Attempts until one is valid, or until they are used up. Raises BudgetExceeded when a reservation does not fit."""
     tried = 1
     attempt = claim.open_attempt
+    run: _Attempt | None = None
     try:
         while True:
             run = _Attempt(context, claim, attempt or await _begin(context, claim))
             result = await run.result()
             last = tried == MAX_ATTEMPTS or not run.retryable
             await run.finish(result, last=last)
-            if result.outcome is not Outcome.INFRA_FAILURE or last:
+            if result.outcome.valid or (last and result.outcome is Outcome.INFRA_FAILURE):
                 return CellDone(key=claim.key, outcome=result.outcome, error=result.error)
-            log.warning("%s: attempt failed, another follows: %s", claim.key, result.error)
+            log.warning("%s: attempt ended as %s, another follows: %s", claim.key, result.outcome, result.error)
             await asyncio.sleep(_RETRY_BASE_S * 2**tried)
             tried, attempt = tried + 1, None
-    except (FenceLost, Cancelled) as stopped:
+    except FenceLost as lost:
+        if run is not None:
+            await run.abandon()
+        return CellDone(key=claim.key, outcome=None, error=str(lost))
+    except Cancelled as stopped:
         return CellDone(key=claim.key, outcome=None, error=str(stopped))
 
 
@@ -92,16 +107,21 @@ class _Attempt:
         self.retryable = True
         self.started_at = datetime.now(UTC)
         self._agent_started_at = attempt.agent_started_at
+        self._stopping = attempt.stopping
         self._began = time.monotonic()
         self._app = AppLife(self.arm.manifest)
         self._state_before: str | None = None
         self._kept: Kept | None = None
 
     async def result(self) -> AttemptResult:
-        """How the attempt ended. Raises FenceLost, and Cancelled once the cancelled attempt is recorded."""
+        """How the attempt ended. Raises FenceLost; LedgerUnavailable, which leaves the agent alone for whoever can write again; and
+        Cancelled once the cancelled attempt is recorded.
+        """
+        if self._stopping is not None and self._stopping.outcome is not None:  # decided by an engine that died over it
+            return await self._cut_short(Outcome(self._stopping.outcome), self._stopping.reason)
         try:
             return await self._run()
-        except FenceLost:
+        except (FenceLost, LedgerUnavailable):
             raise
         except Cancelled as stopped:
             await self.finish(await self._cut_short(Outcome.CANCELLED, str(stopped)), last=False)
@@ -129,17 +149,17 @@ class _Attempt:
 
     async def _run(self) -> AttemptResult:
         sandbox = await self._setup()
-        self._agent_started_at = self._agent_started_at or datetime.now(UTC)
-        left_s = await asyncio.to_thread(self.context.ledger.agent_started, self.claim, self.attempt.id, self.case.limits.wall_s)
+        begun = await asyncio.to_thread(self.context.ledger.agent_started, self.claim, self.attempt.id, self.case.limits.wall_s)
+        self._agent_started_at = begun.at
         if (await sandbox.state(AGENT)).phase is Phase.ABSENT:
             await sandbox.start(AGENT, list(self.arm.manifest.agent), env=AGENT_ENV, workdir=APP_DIR, with_secrets=True)
-        state, stop = await self._watch(sandbox, left_s)
+        state, stop = await self._watch(sandbox, begun)
         await asyncio.to_thread(self.context.ledger.persisting, self.claim)
         await self._app.look_back(sandbox, state)
         hit = await sandbox.limits_hit()
         await self._app.dump(sandbox)
         persisted = await self._persist(sandbox)
-        used_up = exceeded(self.case.limits, self.context.prices, persisted.usages, persisted.calls, self.started_at.date())
+        used_up = exceeded(self.case.limits, self.context.prices, persisted.usages, persisted.calls, begun.at.date())
         return await self._result(state, stop or self._overran(state) or used_up, persisted, hit)
 
     async def _persist(self, sandbox: Sandbox) -> Persisted:
@@ -175,10 +195,11 @@ class _Attempt:
         self.attempt = await take_ready(self.context, self.claim, self.attempt, ground)
         return await set_up(self.context, self.claim, self.attempt, ground, self._app), ground
 
-    async def _watch(self, sandbox: Sandbox, left_s: float) -> tuple[CommandState, Stop | None]:
+    async def _watch(self, sandbox: Sandbox, begun: Begun) -> tuple[CommandState, Stop | None]:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + left_s + GRACE_S
-        meter = Meter(self.case.limits, self.context.prices, self.started_at)
+        deadline = loop.time() + begun.left_s + GRACE_S
+        meter = Meter(self.case.limits, self.context.prices, begun.at)
+        decided = None if self._stopping is None else Stop(self._stopping.reason)
         pause_s = self.context.backend.poll_s / 50
         while True:
             state = await sandbox.state(AGENT)
@@ -187,13 +208,13 @@ class _Attempt:
                     return state, None
                 raise SandboxLost(f"{sandbox.name} ended without a recorded exit of its agent")
             if state.phase is not Phase.RUNNING:
-                return state, None
+                return state, decided
             self.context.stop_if_cancelled()
-            stop = Stop.DEADLINE if loop.time() > deadline else await meter.read(sandbox)
+            stop = decided or (Stop.DEADLINE if loop.time() > deadline else await meter.read(sandbox))
             if stop is None and await self._app.gave_up(sandbox):
                 stop = Stop.SERVICE
             if stop is not None:
-                await sandbox.stop(AGENT)
+                await self._stop(sandbox, Stopping(reason=stop))
                 return await _settled(sandbox), stop
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.3, self.context.backend.poll_s)
@@ -224,7 +245,23 @@ class _Attempt:
         """Of an agent that reports no usage: nothing if it could reach nobody, else unknown."""
         if not usages:
             return None if self.arm.manifest.egress else Decimal(0)
-        return self.context.prices.cost(usages, self.started_at.date())
+        began = self._agent_started_at or self.started_at
+        return self.context.prices.cost(usages, began.date())
+
+    async def _stop(self, sandbox: Sandbox, decided: Stopping) -> None:
+        """Raises FenceLost: what another engine drives is not ours to stop."""
+        await asyncio.to_thread(self.context.ledger.stopping, self.claim, self.attempt.id, decided)
+        await sandbox.stop(AGENT)
+
+    async def abandon(self) -> None:
+        """Who paused for long may have made the sandbox again after its attempt had ended: then it is nobody's."""
+        try:
+            if await asyncio.to_thread(has_ended, self.context.ledger.database, self.attempt.id):
+                sandbox = await self.context.backend.find(self.attempt.sandbox)
+                if sandbox is not None:
+                    await sandbox.terminate()
+        except (InfrastructureError, OSError) as error:
+            log.warning("%s: the sandbox %s is left to the reaper: %s", self.claim.key, self.attempt.sandbox, error)
 
     @property
     def _sees_egress(self) -> bool:
@@ -240,7 +277,7 @@ class _Attempt:
             for event in gateway.evidence(attempt.sandbox)
             if event.verdict == "dial_failed"
         ]
-        if gateway.outages(since=self._agent_started_at or self.started_at):
+        if self._agent_started_at is not None and gateway.outages(since=self._agent_started_at):
             faults.append("the egress proxy was down during the attempt")
         return faults[:5]
 
@@ -250,7 +287,7 @@ class _Attempt:
             return AttemptResult(outcome=outcome, error=error, cost_usd=Decimal(0))
         if self._kept is not None:  # whoever wants to know more finds all of it in the store
             return AttemptResult(outcome=outcome, error=error, bundle=self._kept.bundle, evidence=self._kept.facts)
-        left = await self._salvage()
+        left = await self._salvage(Stopping(reason=error, outcome=outcome))
         if left is None:
             return AttemptResult(outcome=outcome, error=error)
         return AttemptResult(
@@ -264,13 +301,15 @@ class _Attempt:
             evidence=left.evidence,
         )
 
-    async def _salvage(self) -> Persisted | None:
+    async def _salvage(self, decided: Stopping) -> Persisted | None:
         try:
             sandbox = await self.context.backend.find(self.attempt.sandbox)
             if sandbox is None:
                 return None
-            await sandbox.stop(AGENT)
+            await self._stop(sandbox, decided)
             return await self._keep(sandbox)
+        except (FenceLost, LedgerUnavailable):
+            raise
         except Exception as error:  # noqa: BLE001 - the attempt has failed already; its leftovers are worth a try, no more
             log.warning("%s: what the attempt left could not be kept: %s", self.claim.key, error)
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from eval_pipeline.environment.locks import BuildLocks
 from eval_pipeline.runner.backends import backend_named, build_locks
@@ -34,17 +35,18 @@ async def _survey(settings: Settings, records: Records, backend: Backend) -> lis
     ready = {row.name for row in WarmRows(records.database, backend.name, backend.place).free() if row.left_s > 0}
     owned = records.views.open_sandboxes()
     locks = build_locks(settings, records, backend.name)
-    return [Found(info=info, owner=_owner(info, installation, owned, ready, locks)) for info in infos]
+    now = records.database.now()
+    return [Found(info=info, owner=_owner(info, installation, owned, ready, locks, now)) for info in infos]
 
 
-def _owner(info: SandboxInfo, installation: str, owned: set[str], ready: set[str], locks: BuildLocks) -> str:
+def _owner(info: SandboxInfo, installation: str, owned: set[str], ready: set[str], locks: BuildLocks, now: datetime) -> str:
     if info.installation != installation:
         return info.installation
     if info.name in owned:
         return "attempt"
     if info.name in ready:
         return "warm"
-    if kept(info):
+    if kept(info, now):
         return "person"
     layer = info.tags.get("layer")
     return "build" if layer is not None and locks.held(layer) else "nobody"

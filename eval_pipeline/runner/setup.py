@@ -19,6 +19,7 @@ from eval_pipeline.runner.warm import move_in, spec_digest, take_warm
 from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.sandbox.base import OUTPUT_DIR, RUN_DIR, WORLD_DIR, Resources, Sandbox, SandboxSpec
 from eval_pipeline.store.ledger import Claim, OpenAttempt
+from eval_pipeline.store.steps import holds
 from eval_pipeline.vault.delivery import Delivered
 
 CASE_FILE = f"{RUN_DIR}/case.json"
@@ -65,7 +66,8 @@ async def set_up(context: CellContext, claim: Claim, attempt: OpenAttempt, groun
     warm = attempt.sandbox != sandbox_name(context.installation, claim.key, attempt.number)
     sandbox, ready_s = None, None
     if warm and begun is None:
-        sandbox = await move_in(context.backend, spec, run.arm(key.arm).manifest)
+        manifest = run.arm(key.arm).manifest
+        sandbox = await move_in(context.backend, spec, manifest, lambda: holds(context.ledger.database, claim))
         warm = sandbox is not None
     stood_ready = sandbox is not None
     sandbox = sandbox or await context.backend.get_or_create(spec)

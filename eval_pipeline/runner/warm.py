@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from eval_pipeline.domain.app import AppManifest
 from eval_pipeline.domain.canonical import digest
 from eval_pipeline.environment.layers import Prepared
 from eval_pipeline.environment.lifecycle import services_answer
-from eval_pipeline.errors import SandboxLost
+from eval_pipeline.errors import FenceLost, SandboxLost
 from eval_pipeline.sandbox.base import Backend, Sandbox, SandboxSpec
 from eval_pipeline.store.rows import Claim, OpenAttempt
 from eval_pipeline.store.warm import WarmRows
@@ -35,10 +35,13 @@ async def take_warm(rows: WarmRows, claim: Claim, attempt: OpenAttempt, wanted: 
     return attempt if name is None else replace(attempt, sandbox=name)
 
 
-async def move_in(backend: Backend, spec: SandboxSpec, manifest: AppManifest) -> Sandbox | None:
+async def move_in(
+    backend: Backend, spec: SandboxSpec, manifest: AppManifest, ours: Callable[[], bool] = lambda: True
+) -> Sandbox | None:
     """The living sandbox of that name with the spec's files in it, its services answering.
 
-    None: it is dead, or its services are. What was left of it is ended then, and the name is free for a fresh one.
+    None: it is dead, or its services are. What was left of it is ended then, and the name is free for a fresh one. Raises
+    FenceLost when it is not `ours` any more.
     """
     found = await backend.find(spec.name)
     if found is None:
@@ -52,5 +55,7 @@ async def move_in(backend: Backend, spec: SandboxSpec, manifest: AppManifest) ->
                 return sandbox
     except SandboxLost as lost:
         log.info("a warm sandbox was lost while a cell moved in: %s", lost)
+    if not await asyncio.to_thread(ours):
+        raise FenceLost(f"{spec.name}: another engine owns its cell now")
     await found.terminate()
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -12,6 +13,7 @@ import alembic.config
 import alembic.migration
 import alembic.script
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from eval_pipeline.errors import LedgerUnavailable
@@ -19,7 +21,9 @@ from eval_pipeline.store.schema import SCHEMA
 
 Result = TypeVar("Result")
 
+_PAUSED_TOO_LONG = "25P03"
 VERSION_TABLE = "evals_alembic_version"
+PAUSED_S = 15
 _UPGRADE_LOCK = 0x6576616C73  # "evals"
 
 
@@ -33,6 +37,7 @@ class Database:
         self._patience_s = patience_s
         self._on_outage = on_outage
         self.engine = sa.create_engine(url, pool_size=pool_size, max_overflow=0, pool_pre_ping=False, pool_recycle=1800)
+        event.listen(self.engine, "connect", _release_when_paused)
         self._steps = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     def run(self, work: Callable[[sa.Connection], Result]) -> Result:
@@ -74,10 +79,20 @@ class Database:
                 time.sleep(pause_s)
                 pause_s = min(pause_s * 2, 2.0)
 
-    def migrate(self) -> None:
-        """Bring the schema to the newest revision. Refused with LedgerUnavailable while an engine's lease lives and work is due."""
-        if self._revision() == _script().get_current_head():
+    def now(self) -> datetime:
+        """By the clock that all share: Postgres'."""
+        return self.run(lambda connection: connection.execute(sa.select(sa.func.now())).scalar_one())
+
+    def migrate(self, end_dead: Callable[[], object] = lambda: None) -> None:
+        """Bring the schema to the newest revision. Refused with LedgerUnavailable while an engine's lease lives and work is due.
+
+        end_dead: ends the leases of engines that are known to be gone; called first, on the ledger's old form.
+        """
+        revision = self._revision()
+        if revision == _script().get_current_head():
             return
+        if revision is not None:
+            end_dead()
         with self.engine.begin() as connection:
             connection.execute(sa.text("select pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
             connection.execute(sa.text(f"create schema if not exists {SCHEMA}"))
@@ -98,6 +113,13 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def _release_when_paused(connection: Any, _: object) -> None:
+    """A process that was paused amid a transaction must not keep its locks from everybody else."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"set idle_in_transaction_session_timeout = '{PAUSED_S}s'")
+    connection.commit()
 
 
 def _config() -> alembic.config.Config:
@@ -126,6 +148,8 @@ def _is_outage(error: DBAPIError) -> bool:
     if error.connection_invalidated or isinstance(error, InterfaceError):
         return True
     code = getattr(error.orig, "pgcode", None)
+    if code == _PAUSED_TOO_LONG:
+        return True
     return isinstance(error, OperationalError) and (code is None or code.startswith(("08", "40", "57P", "53")))
 
 

@@ -15,7 +15,16 @@ from eval_pipeline.domain.world import MadeWith
 from eval_pipeline.errors import BudgetExceeded, Cancelled, FenceLost, NotFound
 from eval_pipeline.store import steps
 from eval_pipeline.store.database import Database, storable
-from eval_pipeline.store.rows import Claim, ExperimentRow, OpenAttempt, read_attempt, read_experiment, read_snapshot
+from eval_pipeline.store.rows import (
+    Begun,
+    Claim,
+    ExperimentRow,
+    OpenAttempt,
+    Stopping,
+    read_attempt,
+    read_experiment,
+    read_snapshot,
+)
 from eval_pipeline.store.schema import attempts, cells, engines, experiments, hosts, installation, score_locks, snapshots
 from eval_pipeline.store.snapshots import Snapshot
 
@@ -151,7 +160,7 @@ class Ledger:
             .where(cells.c.key == sa.any_(sa.literal(list(keys), sa.ARRAY(sa.Text))), cells.c.state != CellState.DONE)
             .where(sa.or_(cells.c.engine_id.is_(None), cells.c.engine_id == engine_id, ~living), ~elsewhere)
             .order_by(cells.c.key)
-            .with_for_update(of=cells, skip_locked=True)
+            .with_for_update(of=cells)
         )
 
         def work(c: sa.Connection) -> list[Claim]:
@@ -211,13 +220,17 @@ class Ledger:
 
         return self._run(work)
 
-    def agent_started(self, claim: Claim, attempt_id: int, deadline_in_s: float) -> float:
-        """Mark the start, once, and set the deadline, once. Returns the seconds left until it, by Postgres' clock."""
-
-        left_s = steps.agent_started(self.database, claim, attempt_id, deadline_in_s)
-        if left_s is None:
+    def agent_started(self, claim: Claim, attempt_id: int, deadline_in_s: float) -> Begun:
+        """Mark the start, once, and set the deadline, once."""
+        begun = steps.agent_started(self.database, claim, attempt_id, deadline_in_s)
+        if begun is None:
             raise _fence_lost(claim)
-        return left_s
+        return begun
+
+    def stopping(self, claim: Claim, attempt_id: int, decided: Stopping) -> None:
+        """Written before an agent is stopped: who adopts the attempt must not take its end for the agent's own. Raises FenceLost."""
+        if not steps.stopping(self.database, claim, attempt_id, decided):
+            raise _fence_lost(claim)
 
     def persisting(self, claim: Claim) -> None:
         if not steps.persisting(self.database, claim):

@@ -50,6 +50,7 @@ _OPTIONS = {
     "max_wal_senders": "0",
     "log_checkpoints": "off",
     "timezone": "UTC",
+    "idle_in_transaction_session_timeout": "15s",  # of a process that is paused amid a transaction: its locks hold up all others
     "log_timezone": "UTC",
 }
 # The server must not be our child: nobody would reap it after a crash, and its pid would look alive.

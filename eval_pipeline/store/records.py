@@ -34,8 +34,8 @@ def open_records(settings: Settings, *, patience_s: float = 5.0) -> Generator[Re
     with embedded_server(settings) as url:
         database = Database(url, patience_s=patience_s, on_outage=lambda: restart_if_down(settings))
         try:
-            database.migrate()
             leases = Leases(database)
+            database.migrate(end_dead=lambda: end_dead_engines(leases, settings))
             end_dead_engines(leases, settings)
             yield Records(
                 database=database,

@@ -16,14 +16,34 @@ from eval_pipeline.store.snapshots import Snapshot
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stopping:
+    """Why an engine stopped, or was about to stop, an agent. outcome: how the attempt ends, whatever the agent left; None when that tells."""
+
+    reason: str
+    outcome: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """By Postgres' clock: when the agent's start was marked, and the seconds left until its deadline."""
+
+    at: datetime
+    left_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class OpenAttempt:
-    """A row of `attempts` without an end. agent_started_at None: no agent has been started for it."""
+    """A row of `attempts` without an end. agent_started_at None: no agent has been started for it.
+
+    stopping: what an engine before us had decided.
+    """
 
     id: int
     number: int
     sandbox: str
     host_id: str
     agent_started_at: datetime | None
+    stopping: Stopping | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +75,15 @@ class ExperimentRow:
 
 
 def read_attempt(row: sa.Row[Any]) -> OpenAttempt:
+    evidence: dict[str, Any] = row.evidence or {}
+    decided: dict[str, Any] | None = evidence.get("stopping")
     return OpenAttempt(
-        id=row.id, number=row.number, sandbox=row.sandbox, host_id=row.host_id, agent_started_at=row.agent_started_at
+        id=row.id,
+        number=row.number,
+        sandbox=row.sandbox,
+        host_id=row.host_id,
+        agent_started_at=row.agent_started_at,
+        stopping=None if decided is None else Stopping(reason=decided["reason"], outcome=decided["outcome"]),
     )
 
 

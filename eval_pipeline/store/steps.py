@@ -5,6 +5,8 @@ A step that finds its claim gone, or what it must find otherwise, changes nothin
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import sqlalchemy as sa
@@ -12,7 +14,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from eval_pipeline.domain.cell import AttemptResult, CellState
 from eval_pipeline.store.database import Database, storable, storable_json
-from eval_pipeline.store.rows import Claim
+from eval_pipeline.store.rows import Begun, Claim, Stopping
 
 _HELD = "key = :key and fence = :fence and engine_id = cast(:engine as uuid)"
 
@@ -36,9 +38,18 @@ update evals.attempts set
   agent_started_at = coalesce(agent_started_at, clock_timestamp()),
   deadline_at = coalesce(deadline_at, clock_timestamp() + make_interval(secs => :deadline_in_s))
 from held where id = :attempt
-returning extract(epoch from deadline_at - clock_timestamp())""")
+returning array[extract(epoch from deadline_at - clock_timestamp()), extract(epoch from agent_started_at)]""")
+
+_STOPPING = sa.text(f"""
+update evals.attempts set evidence = coalesce(evidence, '{{}}') || :stopping
+where id = :attempt and ended_at is null and exists (select 1 from evals.cells where {_HELD} for update)
+returning id""").bindparams(sa.bindparam("stopping", type_=JSONB))
 
 _PERSISTING = sa.text(f"update evals.cells set state = 'persisting', updated_at = now() where {_HELD} returning key")
+
+_HOLDS = sa.text(f"select key from evals.cells where {_HELD}")
+
+_HAS_ENDED = sa.text("select id from evals.attempts where id = :attempt and ended_at is not null")
 
 _FINISH = sa.text(f"""
 with held as (select key, experiment_id from evals.cells where {_HELD} for update),
@@ -72,14 +83,27 @@ def begin_first(
     return database.step(_BEGIN_FIRST, {**_held(claim), **values})
 
 
-def agent_started(database: Database, claim: Claim, attempt_id: int, deadline_in_s: float) -> float | None:
-    """Seconds left until the deadline, by Postgres' clock."""
-    left = database.step(_AGENT_STARTED, {**_held(claim), "attempt": attempt_id, "deadline_in_s": deadline_in_s})
-    return None if left is None else float(left)
+def agent_started(database: Database, claim: Claim, attempt_id: int, deadline_in_s: float) -> Begun | None:
+    times = database.step(_AGENT_STARTED, {**_held(claim), "attempt": attempt_id, "deadline_in_s": deadline_in_s})
+    return None if times is None else Begun(left_s=float(times[0]), at=datetime.fromtimestamp(float(times[1]), UTC))
+
+
+def stopping(database: Database, claim: Claim, attempt_id: int, decided: Stopping) -> bool:
+    values = {"attempt": attempt_id, "stopping": {"stopping": storable_json(asdict(decided))}}
+    return database.step(_STOPPING, {**_held(claim), **values}) is not None
 
 
 def persisting(database: Database, claim: Claim) -> bool:
     return database.step(_PERSISTING, _held(claim)) is not None
+
+
+def holds(database: Database, claim: Claim) -> bool:
+    return database.step(_HOLDS, _held(claim)) is not None
+
+
+def has_ended(database: Database, attempt_id: int) -> bool:
+    """Whether the attempt has its result, whoever wrote it."""
+    return database.step(_HAS_ENDED, {"attempt": attempt_id}) is not None
 
 
 def finish(database: Database, claim: Claim, attempt_id: int, result: AttemptResult, state: CellState) -> bool:

@@ -17,7 +17,9 @@ from support.locks import locked_arm, locked_case, run_lock, score_lock
 from eval_pipeline.domain.cell import CellState, Outcome
 from eval_pipeline.errors import BudgetExceeded, Cancelled, FenceLost, NotFound
 from eval_pipeline.store.ledger import Claim
+from eval_pipeline.store.rows import Stopping
 from eval_pipeline.store.schema import attempts
+from eval_pipeline.store.steps import has_ended, holds
 
 
 @pytest.fixture
@@ -273,15 +275,32 @@ def test_a_deadline_is_set_once_and_not_moved(books: Books) -> None:
     run, engine = books.experiment(), books.engine()
     claim = books.claim(run, engine)
     attempt = books.begin(claim)
-    first_s = books.ledger.agent_started(claim, attempt.id, 100.0)
+    first_s = books.ledger.agent_started(claim, attempt.id, 100.0).left_s
     deadline, started = books.attempt_row(attempt).deadline_at, books.attempt_row(attempt).agent_started_at
     assert abs(deadline - started - timedelta(seconds=100)) < timedelta(seconds=5)
     assert 90 < first_s <= 100
     books.expire(engine)
     adopted = books.claim(run)
     assert adopted.open_attempt is not None and adopted.open_attempt.agent_started_at == started
-    assert books.ledger.agent_started(adopted, attempt.id, 9999.0) < first_s
+    assert books.ledger.agent_started(adopted, attempt.id, 9999.0).left_s < first_s
     assert (books.attempt_row(attempt).deadline_at, books.attempt_row(attempt).agent_started_at) == (deadline, started)
+
+
+def test_what_an_engine_had_decided_is_known_to_the_next_one_and_only_a_holder_decides(books: Books) -> None:
+    run, engine = books.experiment(), books.engine()
+    claim = books.claim(run, engine)
+    attempt = books.begin(claim)
+    books.ledger.stopping(claim, attempt.id, Stopping(reason="cancelled on request \0", outcome=Outcome.CANCELLED))
+    books.expire(engine)
+    adopted = books.claim(run)
+    assert adopted.open_attempt is not None
+    assert adopted.open_attempt.stopping == Stopping(reason="cancelled on request \\0", outcome="cancelled")
+    with pytest.raises(FenceLost):
+        books.ledger.stopping(claim, attempt.id, Stopping(reason="deadline"))
+    assert (holds(books.database, claim), holds(books.database, adopted)) == (False, True)
+    assert not has_ended(books.database, attempt.id)
+    books.finish(adopted, attempt, Outcome.CANCELLED)
+    assert has_ended(books.database, attempt.id)
 
 
 def test_a_deadline_that_is_over_is_told_as_what_it_is(books: Books) -> None:
@@ -290,7 +309,7 @@ def test_a_deadline_that_is_over_is_told_as_what_it_is(books: Books) -> None:
     books.ledger.agent_started(claim, attempt.id, 10.0)
     past = sa.update(attempts).values(deadline_at=sa.func.now() - timedelta(seconds=50))
     books.database.run(lambda c: c.execute(past))
-    assert books.ledger.agent_started(claim, attempt.id, 10.0) <= -50
+    assert books.ledger.agent_started(claim, attempt.id, 10.0).left_s <= -50
 
 
 def test_a_result_written_twice_counts_once(books: Books) -> None:

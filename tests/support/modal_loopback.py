@@ -28,6 +28,7 @@ class LoopbackModal:
     url: str
     admin: str
     pid: int
+    folder: Path
 
     @property
     def env(self) -> dict[str, str]:
@@ -127,7 +128,7 @@ def loopback_modal(folder: Path, wrapper: Sequence[str] = ()) -> Generator[Loopb
         line = process.stdout.readline()
         assert line, (folder / "modal_server.log").read_text()
         told = json.loads(line)
-        yield LoopbackModal(told["url"], told["admin"], process.pid)
+        yield LoopbackModal(told["url"], told["admin"], process.pid, folder / "modal")
     finally:
         process.stdin.close()
         process.wait(timeout=60)
