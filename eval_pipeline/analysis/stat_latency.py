@@ -13,6 +13,7 @@ from eval_pipeline.analysis.stat_distributions import t_quantile
 from eval_pipeline.analysis.stat_intervals import Floats, wilson_t, wilson_t_cr2
 
 P95_MIN_CELLS = 100
+P99_MIN_CELLS = 500
 _SLACK = 1e-9
 
 
@@ -161,7 +162,7 @@ class LatencyQuantile:
 
 @dataclass(frozen=True, kw_only=True)
 class LatencySummary:
-    """p50 is None without cells, p95 with fewer than 100. rmst_s: the mean of min(latency, tau_s)."""
+    """p50 is None without cells, p95 with fewer than 100, p99 with fewer than 500. rmst_s: the mean of min(latency, tau_s)."""
 
     n: int
     p50: LatencyQuantile | None
@@ -169,6 +170,7 @@ class LatencySummary:
     rmst_s: float | None
     tau_s: float | None
     timeout_rate: float | None
+    p99: LatencyQuantile | None = None
 
 
 def latency_summary(cells: Iterable[LatencyCell]) -> LatencySummary:
@@ -186,6 +188,7 @@ def latency_summary(cells: Iterable[LatencyCell]) -> LatencySummary:
         rmst_s=curve.rmst,
         tau_s=curve.tau,
         timeout_rate=curve.censored_rate,
+        p99=_shown(curve, 0.99) if len(known) >= P99_MIN_CELLS else None,
     )
 
 

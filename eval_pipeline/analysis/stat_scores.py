@@ -123,6 +123,20 @@ def score_cell(criteria: Sequence[CriterionVerdict], policy: Policy = "clip_cell
     )
 
 
+def score_groups(
+    criteria: Sequence[CriterionVerdict], groups: Sequence[str | None], policy: Policy = "clip_cell"
+) -> dict[str, CellScore]:
+    """`score_cell` of each group's criteria alone, by name; criteria of no group are left out. groups: one a criterion.
+
+    A group without a positive weight has no score: all None.
+    """
+    members: dict[str, list[CriterionVerdict]] = {}
+    for criterion, group in zip(criteria, groups, strict=True):
+        if group is not None:
+            members.setdefault(group, []).append(criterion)
+    return {group: score_cell(found, policy) for group, found in members.items()}
+
+
 def _positive_total(criteria: Sequence[CriterionVerdict]) -> float:
     return math.fsum(c.weight * c.effective_cap for c in criteria if c.weight > 0)
 

@@ -10,6 +10,7 @@ stat_noninferiority  no worse than by a margin
 stat_ratio           ratios of cost and latency, cost per solved case
 stat_power           detectable effects, required cases, trials against cases
 stat_sequential      planned and unplanned looks, queries of a holdout
+stat_holdout         dev and holdout cases of a search
 stat_passk           pass@k, pass^k
 stat_cost            token classes and what they cost
 stat_latency         quantiles under timeouts, and their intervals
@@ -69,6 +70,11 @@ from eval_pipeline.analysis.stat_family import (
     holm,
     mcnemar_exact,
     rank_intervals,
+)
+from eval_pipeline.analysis.stat_holdout import (
+    Split,
+    loop_value,
+    split_holdout,
 )
 from eval_pipeline.analysis.stat_intervals import (
     case_clusters,
@@ -144,6 +150,7 @@ from eval_pipeline.analysis.stat_scores import (
     median_count,
     pass_cell,
     score_cell,
+    score_groups,
     score_range,
 )
 from eval_pipeline.analysis.stat_sequential import (
@@ -187,6 +194,7 @@ __all__ = [
     "QuantileInterval",
     "RequiredCases",
     "RoganGladen",
+    "Split",
     "Variances",
     "Votes",
     "adjusted_means",
@@ -220,6 +228,7 @@ __all__ = [
     "korn_graubard",
     "krippendorff_alpha",
     "latency_summary",
+    "loop_value",
     "mcnemar_exact",
     "mde",
     "median_count",
@@ -246,10 +255,12 @@ __all__ = [
     "rogan_gladen",
     "rogan_gladen_point",
     "score_cell",
+    "score_groups",
     "score_range",
     "se_clustered_cells",
     "se_fixed_cases",
     "sign_flip_p",
+    "split_holdout",
     "token_cost",
     "verbosity_spearman",
     "wilson_t",

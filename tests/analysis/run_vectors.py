@@ -155,6 +155,7 @@ SUPPORTED: dict[str, Callable[[Input, Header], Any]] = {
     "position_bias": direct(stats.position_bias),
     "ppi_mean": ppi_mean,
     "prob_on_front_exact": prob_on_front,
+    "prob_on_front": direct(stats.prob_on_front),
     "prob_superiority_trials": named("prob_superiority", stats.prob_superiority_trials),
     "proportion_ci": direct(stats.proportion_ci),
     "quantile_ci": direct(stats.quantile_ci),

@@ -12,6 +12,7 @@ import run_vectors
 
 HERE = Path(__file__).parent
 OWN = HERE / "vectors.json"
+COMPARE = HERE / "vectors_compare.json"
 REFERENCE = HERE.parents[2] / "shared" / "reference" / "statistics_vectors.json"
 
 
@@ -38,11 +39,15 @@ def test_own_vectors_pass() -> None:
     done = subprocess.run(
         [sys.executable, HERE / "run_vectors.py", OWN, "--sections", "1,2,5"], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (
-        0,
-        [f"vectors passed={len(json.loads(OWN.read_text())['vectors'])} failed=0 unsupported=0"],
-        "",
-    )
+    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, [all_passed(OWN)], "")
+
+
+def test_own_vectors_of_comparisons_pass() -> None:
+    assert run(COMPARE, "--sections", "3,4,5,6,7") == (0, [all_passed(COMPARE)])
+
+
+def all_passed(file: Path) -> str:
+    return f"vectors passed={len(json.loads(file.read_text())['vectors'])} failed=0 unsupported=0"
 
 
 @pytest.mark.skipif(not REFERENCE.exists(), reason="the reference vectors lie beside the repository only where it is developed")
@@ -53,9 +58,10 @@ def test_reference_vectors_pass() -> None:
 
 
 @pytest.mark.slow
-def test_own_vectors_are_what_their_maker_makes() -> None:
-    made = subprocess.run([sys.executable, HERE / "make_vectors.py"], capture_output=True, text=True, check=True).stdout
-    assert json.loads(made)["vectors"] == json.loads(OWN.read_text())["vectors"]
+@pytest.mark.parametrize(("maker", "file"), [("make_vectors.py", OWN), ("make_vectors_compare.py", COMPARE)])
+def test_own_vectors_are_what_their_maker_makes(maker: str, file: Path) -> None:
+    made = subprocess.run([sys.executable, HERE / maker], capture_output=True, text=True, check=True).stdout
+    assert json.loads(made)["vectors"] == json.loads(file.read_text())["vectors"]
 
 
 def test_a_wrong_number_is_printed_and_fails(tmp_path: Path) -> None:
@@ -99,5 +105,5 @@ def test_a_run_over_nothing_is_no_success(tmp_path: Path) -> None:
 def test_list_names_the_functions_of_the_own_vectors() -> None:
     code, lines = run("--list")
     assert code == 0
-    assert {v["function"] for v in json.loads(OWN.read_text())["vectors"]} <= set(lines)
+    assert {v["function"] for file in (OWN, COMPARE) for v in json.loads(file.read_text())["vectors"]} <= set(lines)
     assert lines == sorted(lines)
