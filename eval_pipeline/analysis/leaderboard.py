@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -48,7 +48,10 @@ class ArmRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Leaderboard:
-    """status: final, or provisional with the reasons; arms in the experiment's order. n_unsafe: cells that ran without isolation."""
+    """status: final, or provisional with the reasons; arms in the experiment's order. n_unsafe: cells that ran without isolation.
+
+    n_cells: expected. missing: those without a valid result, by state.
+    """
 
     experiment: str
     status: str
@@ -59,6 +62,8 @@ class Leaderboard:
     spent_usd: float
     n_open: int
     n_unsafe: int
+    n_cells: int = 0
+    missing: dict[str, int] = field(default_factory=dict[str, int])
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -84,6 +89,8 @@ def leaderboard(experiment: ExperimentRow, cells: Sequence[ScoredCell]) -> Leade
         spent_usd=float(sum(cell.spent_usd for cell in cells)),
         n_open=sum(not cell.valid for cell in cells),
         n_unsafe=sum(cell.view.unsafe for cell in cells),
+        n_cells=len(cells),
+        missing=dict(Counter(cell.state for cell in cells if not cell.valid)),
     )
 
 

@@ -42,7 +42,7 @@ def command(settings: Settings, timeout_s: float | None, as_json: bool) -> int:
                 f"{verb} {experiment.id}: {n_cases} cases x {n_arms} arms x {planned.run.trials} trials, {planned.n_done} cells done"
             )
             launched = launch(settings, experiment)
-            Watch(records, experiment, launched, timeout_s).run()
+            Watch(settings, records, experiment, launched, timeout_s).run()
         board = load_leaderboard(records, experiment)
     missing = f"{board.n_open} of {planned.n_cells} cells have no valid result"
     failure = Failure("cells_failed", missing, f"evals experiment status {experiment.id} says why") if board.n_open else None

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +8,8 @@ import click
 
 from eval_pipeline.cli.experiment_archive import archive, restore
 from eval_pipeline.cli.experiment_run import lock_file, rerun, run
-from eval_pipeline.cli.output import emit, harmless, json_option, shown, table, unsafe_line, with_settings
+from eval_pipeline.cli.experiment_status import status
+from eval_pipeline.cli.output import emit, harmless, json_option, shown, table, with_settings
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ command.add_command(run)
 command.add_command(rerun)
 command.add_command(archive)
 command.add_command(restore)
+command.add_command(status)
 
 
 @command.command("plan")
@@ -105,60 +106,6 @@ def list_experiments(settings: Settings, everything: bool, as_json: bool) -> Non
         ]
     columns = ["experiment", "status", "n_done", "n_cells", "created_at", *(["archived_at"] if everything else [])]
     emit(rows, as_json, lambda: table(columns, [[row[c] for c in columns] for row in rows], right=["n_done", "n_cells"]))
-
-
-@command.command("status")
-@click.argument("name")
-@click.option("--watch", is_flag=True, help="Follow it until nobody works on it any more.")
-@json_option
-@with_settings
-def status(settings: Settings, name: str, watch: bool, as_json: bool) -> None:
-    """Expected against actual cells, spend, who works on it, and why open cells are open."""
-    from eval_pipeline.cli.launch import WATCH_POLL_S, is_worked_on
-    from eval_pipeline.cli.progress import Progress, money, stages, status_of
-    from eval_pipeline.store.records import open_records
-
-    with open_records(settings) as records:
-        row = records.ledger.experiment(name)
-        if watch:
-            with Progress(records, row) as progress:
-                progress.update()
-                while is_worked_on(settings, records, row.id):
-                    time.sleep(WATCH_POLL_S)
-                    progress.update()
-            row = records.ledger.experiment(row.id)
-        tally = records.views.tallies(row.id)[row.id]
-        engines = records.leases.engines_of(row.id)
-        every = records.views.cells(row.id)
-    failing = [c for c in every if c.state != "done" and c.attempts and c.attempts[-1].error]
-    data = {
-        "experiment": row.id,
-        "name": row.name,
-        "status": status_of(row, tally),
-        "n_cells": row.n_cells,
-        "n_done": tally.n_done,
-        "states": tally.states,
-        "outcomes": tally.outcomes,
-        "n_unsafe": sum(cell.unsafe for cell in every),
-        "budget_usd": row.budget_usd,
-        "committed_usd": row.committed_usd,
-        "engines": [{"engine": engine.id, "pid": engine.pid, "started_at": engine.started_at} for engine in engines],
-        "errors": [{"cell": cell.key, "error": cell.attempts[-1].error} for cell in failing[:20]],
-    }
-
-    def people() -> None:
-        click.echo(f"{row.id}: {data['status']}, {tally.n_done} of {row.n_cells} cells have a valid result; {stages(tally)}")
-        click.echo(money(row.committed_usd, row.budget_usd))
-        if data["n_unsafe"]:
-            click.echo(unsafe_line(data["n_unsafe"]))
-        for engine in engines:
-            click.echo(f"engine {engine.id[:8]}, process {engine.pid}, since {shown(engine.started_at)}")
-        if not engines and tally.n_done < row.n_cells:
-            click.echo(f"nobody works on it; go on with: evals experiment rerun {row.id} --failed")
-        for item in data["errors"]:
-            click.echo(f"  {item['cell']}: {item['error']}")
-
-    emit(data, as_json, people)
 
 
 @command.command("cells")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.output import Failure, emit, json_option, note, starts_sandboxes, with_settings
+from eval_pipeline.cli.output import Failure, emit, json_option, note, shown, starts_sandboxes, with_settings
 from eval_pipeline.domain.cell import CellState
 from eval_pipeline.settings import Settings
 
@@ -57,7 +57,7 @@ def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fres
         if planned.n_done == planned.n_cells and not rescored:
             return _report(records, experiment, as_json, resumed=True)
         launched = launch(settings, experiment)
-        return _follow(records, experiment, launched, wait, timeout_s, as_json, resumed=planned.resumes is not None)
+        return _follow(settings, records, experiment, launched, wait, timeout_s, as_json, resumed=planned.resumes is not None)
 
 
 @click.command("rerun")
@@ -106,7 +106,7 @@ def rerun(
             note("nothing to run")
             return _report(records, experiment, as_json, resumed=True)
         launched = launch(settings, experiment, open_keys)
-        return _follow(records, experiment, launched, wait, timeout_s, as_json, resumed=True, keys=open_keys)
+        return _follow(settings, records, experiment, launched, wait, timeout_s, as_json, resumed=True, keys=open_keys)
 
 
 def _chosen(records: Records, experiment: ExperimentRow, keys: tuple[str, ...]) -> list[str]:
@@ -134,6 +134,7 @@ def _whole(key: str, experiment: ExperimentRow) -> str:
 
 
 def _follow(
+    settings: Settings,
     records: Records,
     experiment: ExperimentRow,
     launched: Launched,
@@ -151,7 +152,7 @@ def _follow(
     if not wait:
         note(f"watch: evals experiment status {experiment.id} --watch")
         return _report(records, experiment, as_json, resumed=resumed)
-    ended = Watch(records, experiment, launched, timeout_s).run()
+    ended = Watch(settings, records, experiment, launched, timeout_s).run()
     return _report(records, experiment, as_json, resumed=resumed, waited=True, ended=ended, log=str(launched.log), keys=keys)
 
 
@@ -170,6 +171,9 @@ def _report(
 
     keys: only these cells decide the exit code; empty means all.
     """
+    from eval_pipeline.analysis.standing import alarms, expected
+    from eval_pipeline.cli.progress import loud, outcomes_line
+
     row = records.ledger.experiment(experiment.id)
     tally = records.views.tallies(row.id)[row.id]
     n_failed = tally.states.get(CellState.FAILED, 0)
@@ -189,16 +193,26 @@ def _report(
     failure = _failure(records, row, missing, ended, log) if waited and n_missing else None
 
     def people() -> None:
-        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(tally.outcomes.items()))
-        click.echo(f"{row.id}: {tally.n_done} of {row.n_cells} cells have a valid result ({outcomes or 'none yet'})")
+        line = expected(tally.n_done, row.n_cells, tally.states)
+        click.echo(f"{row.id}: {line}; outcomes: {outcomes_line(tally.outcomes)}")
 
+    if waited:
+        for alarm in alarms(records.database, row.id):
+            loud(str(alarm))
     emit(data, as_json, people, failure)
     return 0 if failure is None else 3 if failure.code == "budget_exceeded" else 1
 
 
 def _failure(records: Records, row: ExperimentRow, missing: str, ended: bool, log: str | None) -> Failure:
+    from eval_pipeline.analysis.standing import died_at
+    from eval_pipeline.store.standing import open_cells
+
     if not ended:
         return Failure("unfinished", f"{missing} yet; the run goes on", f"evals experiment status {row.id} --watch")
+    died = died_at(open_cells(records.database, row.id))
+    if died is not None:
+        said = f"{missing}: the engine died at {shown(died)}. What is done stays"
+        return Failure("engine_died", said, f"go on with: evals experiment rerun {row.id} --failed; its log: {log}")
     if row.cancel_requested_at is not None:
         return Failure("cancelled", f"{missing}: it was cancelled", "run the file again to go on")
     if _out_of_budget(records, row):

@@ -66,7 +66,10 @@ def is_worked_on(settings: Settings, records: Records, experiment: str) -> bool:
 class Watch:
     """Follows an experiment until its engine is gone or `timeout_s` is over. The first Ctrl-C cancels, the second detaches."""
 
-    def __init__(self, records: Records, experiment: ExperimentRow, launched: Launched, timeout_s: float | None) -> None:
+    def __init__(
+        self, settings: Settings, records: Records, experiment: ExperimentRow, launched: Launched, timeout_s: float | None
+    ) -> None:
+        self._settings = settings
         self._records = records
         self._experiment = experiment
         self._launched = launched
@@ -88,7 +91,10 @@ class Watch:
             signal.signal(signal.SIGINT, before)
 
     def _ended(self) -> bool:
-        return self._launched.process.poll() is not None
+        ended = self._launched.process.poll() is not None
+        if ended:  # that it died is known at once, not when its lease has run out
+            end_dead_engines(self._records.leases, self._settings)
+        return ended
 
     def _interrupted(self, *_: object) -> None:
         self._interrupts += 1

@@ -29,9 +29,12 @@ def command(settings: Settings, name: str, as_json: bool) -> None:
 
 
 def show(board: Leaderboard) -> None:
+    from eval_pipeline.analysis.standing import expected
+
     rows = [_row(arm, board) for arm in board.arms]
     columns = ["arm", "score", "95% CI", "pass", "USD/case", "p50 s", "p95 s", "valid", "agent failed", "infra", "not judged"]
     table(columns, rows, f"{board.experiment} ({board.status})", right=columns[1:])
+    click.echo(expected(board.n_cells - sum(board.missing.values()), board.n_cells, board.missing))
     click.echo("95% CI is for new cases. - means: could not be had, or too few cells to say.")
     flags = {flag for arm in board.arms for flag in arm.flags}
     if "one_cluster" in flags:

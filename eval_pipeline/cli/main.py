@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -39,12 +40,23 @@ class _Lazy(click.Group):
         module = importlib.import_module(f"eval_pipeline.cli.{NOUNS[cmd_name][0]}")
         return module.command
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            if args[0].startswith("-"):
+                raise
+            close = difflib.get_close_matches(args[0], NOUNS, 1, 0.5)
+            nearest = f" Did you mean {close[0]!r}?" if close else ""
+            raise click.UsageError(f"No such command {args[0]!r}.{nearest}", ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in NOUNS.items()])
 
 
 @click.group(cls=_Lazy, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="eval-pipeline", prog_name="evals", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Evaluate agents inside whole applications: cases x arms x trials, each cell in its own isolated sandbox."""

@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
 from decimal import Decimal
 from types import TracebackType
 from typing import Any
 
-from eval_pipeline.cli.output import note
+import click
+
+from eval_pipeline.analysis.standing import alarms, eta_s
+from eval_pipeline.cli.output import harmless, note
 from eval_pipeline.domain.cell import CellState
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
+from eval_pipeline.store.standing import pace
 from eval_pipeline.store.views import Tally
 
-_LINE_EVERY_S = 5.0
-_STAGES = (CellState.OPEN, CellState.SETUP, CellState.RUNNING, CellState.PERSISTING, CellState.FAILED)
+_LINE_EVERY_S, _LOOK_EVERY_S = 5.0, 2.0
+_STATES = tuple(CellState)
 
 
-def stages(tally: Tally) -> str:
-    """`12 running, 3 agent_error` and so on: states first, then outcomes."""
-    states = [f"{tally.states[state]} {state}" for state in _STAGES if tally.states.get(state)]
-    return ", ".join([*states, *(f"{count} {outcome}" for outcome, count in sorted(tally.outcomes.items()))])
+def states_line(states: Mapping[str, int]) -> str:
+    """`3 open, 12 running, 20 done`."""
+    return ", ".join(f"{states[state]} {state}" for state in _STATES if states.get(state))
+
+
+def outcomes_line(outcomes: Mapping[str, int]) -> str:
+    """Of cells that are done: `18 ok, 2 agent_error`."""
+    return ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items())) or "none yet"
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3 h 20 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def status_of(row: ExperimentRow, tally: Tally) -> str:
@@ -41,26 +57,15 @@ def money(committed_usd: Decimal, budget_usd: Decimal | None) -> str:
     return f"{spent} USD spent or reserved" + ("" if budget_usd is None else f" of {budget_usd.normalize():f}")
 
 
-@dataclass
-class Pace:
-    """How long the rest takes if it goes on as since `started_at` (monotonic seconds), when `done_before` cells were done."""
-
-    started_at: float
-    done_before: int
-
-    def left_s(self, done: int, total: int, now: float) -> float | None:
-        """None until a cell has ended."""
-        new = done - self.done_before
-        return None if new <= 0 else (now - self.started_at) / new * (total - done)
-
-
 class Progress:
     def __init__(self, records: Records, experiment: ExperimentRow) -> None:
         self._records = records
         self._experiment = experiment
-        self._pace = Pace(time.monotonic(), self._tally().n_done)
         self._next_line = 0.0
+        self._next_look = 0.0
         self._last = ""
+        self._left_s: float | None = None
+        self._alarms: dict[str, str] = {}
         self._live: Any = None
 
     def __enter__(self) -> Progress:
@@ -81,16 +86,28 @@ class Progress:
 
     def update(self) -> None:
         tally, total = self._tally(), self._experiment.n_cells
+        self._look()
         spent = money(self._records.views.committed_usd(self._experiment.id), self._experiment.budget_usd)
-        left_s = self._pace.left_s(tally.n_done, total, time.monotonic())
-        left = f", about {left_s:.0f} s left" if left_s and tally.n_done < total else ""
+        left = f", about {duration(self._left_s)} left" if self._left_s and tally.n_done < total else ""
         if self._live is not None:
             self._live.update(self._view(tally, f"{spent}{left}"), refresh=True)
             return
-        text = f"{tally.n_done}/{total} cells: {stages(tally)}; {spent}"
+        text = f"{tally.n_done}/{total} cells; {states_line(tally.states)}; outcomes: {outcomes_line(tally.outcomes)}; {spent}"
         if text != self._last and (time.monotonic() >= self._next_line or tally.n_done == total):
             note(text + left)
             self._next_line, self._last = time.monotonic() + _LINE_EVERY_S, text
+
+    def _look(self) -> None:
+        """At what is asked less often. An arm that fails as a whole is said at once, and again when it fails in another way."""
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + _LOOK_EVERY_S
+        database, name = self._records.database, self._experiment.id
+        self._left_s = eta_s(pace(database, name))
+        for alarm in alarms(database, name):
+            if self._alarms.get(alarm.arm) != alarm.outcome:
+                self._alarms[alarm.arm] = alarm.outcome
+                loud(str(alarm))
 
     def _view(self, tally: Tally, foot: str) -> Any:
         from rich.console import Group
@@ -101,8 +118,10 @@ class Progress:
         head = Table.grid(padding=(0, 1))
         bar = ProgressBar(total=self._experiment.n_cells, completed=tally.n_done, width=40)
         head.add_row(Text(self._experiment.id, style="bold"), bar, f"{tally.n_done}/{self._experiment.n_cells} cells")
-        stage = Text("  ".join(f"{state} {tally.states.get(state, 0)}" for state in _STAGES))
-        ends = Text(
-            "  ".join(f"{outcome} {count}" for outcome, count in sorted(tally.outcomes.items())) or "nothing has ended yet"
-        )
-        return Group(head, stage, ends, Text(foot, style="dim"))
+        states = Text(f"states    {states_line(tally.states)}")
+        ends = Text(f"outcomes  {outcomes_line(tally.outcomes)}")
+        return Group(head, states, ends, Text(foot, style="dim"))
+
+
+def loud(message: str) -> None:
+    note(click.style(f"!! {harmless(message)}", fg="red", bold=True))

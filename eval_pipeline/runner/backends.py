@@ -13,6 +13,7 @@ from eval_pipeline.environment.locks import BuildLocks, HostLocks, LeaseLocks
 from eval_pipeline.environment.package_index import build_egress
 from eval_pipeline.gateway.client import Gateway
 from eval_pipeline.host import host_identity
+from eval_pipeline.runner.doing import waits_for
 from eval_pipeline.sandbox.base import Backend
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.artifacts import ArtifactStore
@@ -59,7 +60,13 @@ def modal_backend(settings: Settings, records: Records, installation: str) -> Mo
     per_s = settings.modal.creates_per_s
     creates = Bucket(records.database, "modal creates", per_s=per_s, burst=max(1.0, per_s))
     rows = LayerRows(records.database, ModalBackend.name, place_of(settings, ModalBackend.name))
-    return ModalBackend(installation, settings.modal, LedgerRefs(rows), creates.take)
+
+    async def take_token() -> None:
+        waits_for("a token to create its sandbox")
+        await creates.take()
+        waits_for("Modal to create its sandbox")
+
+    return ModalBackend(installation, settings.modal, LedgerRefs(rows), take_token)
 
 
 def backend_named(name: str, settings: Settings, records: Records, gateway: Gateway | None = None) -> Backend:

@@ -30,6 +30,7 @@ from eval_pipeline.errors import (
 )
 from eval_pipeline.runner.app_life import AppLife
 from eval_pipeline.runner.context import CellContext
+from eval_pipeline.runner.doing import waits_for
 from eval_pipeline.runner.held import ENDING, in_words, isolation, refused
 from eval_pipeline.runner.meter import Meter, exceeded
 from eval_pipeline.runner.persist import Kept, Persisted
@@ -71,6 +72,7 @@ async def drive_cell(context: CellContext, claim: Claim) -> CellDone:
             if result.outcome.valid or (last and result.outcome is Outcome.INFRA_FAILURE):
                 return CellDone(key=claim.key, outcome=result.outcome, error=result.error)
             log.warning("%s: attempt ended as %s, another follows: %s", claim.key, result.outcome, result.error)
+            waits_for("its next attempt")
             await asyncio.sleep(_RETRY_BASE_S * 2**tried)
             tried, attempt = tried + 1, None
     except FenceLost as lost:
@@ -153,7 +155,9 @@ class _Attempt:
         self._agent_started_at = begun.at
         if (await sandbox.state(AGENT)).phase is Phase.ABSENT:
             await sandbox.start(AGENT, list(self.arm.manifest.agent), env=AGENT_ENV, workdir=APP_DIR, with_secrets=True)
+        waits_for("its agent")
         state, stop = await self._watch(sandbox, begun)
+        waits_for("the state that its app dumps")
         await asyncio.to_thread(self.context.ledger.persisting, self.claim)
         await self._app.look_back(sandbox, state)
         hit = await sandbox.limits_hit()
@@ -183,6 +187,7 @@ class _Attempt:
         return Stop.DEADLINE if over else None
 
     async def _setup(self) -> Sandbox:
+        waits_for("a place to set up")
         async with self.context.setups.hold():
             self.context.stop_if_cancelled()
             sandbox, ground = await built_again(self._set_up)

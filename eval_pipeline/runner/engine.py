@@ -20,6 +20,7 @@ from eval_pipeline.environment.images import AppSource
 from eval_pipeline.errors import BudgetExceeded
 from eval_pipeline.runner.cell import CellDone, drive_cell
 from eval_pipeline.runner.context import CellContext
+from eval_pipeline.runner.doing import Doing
 from eval_pipeline.runner.services import Services
 from eval_pipeline.runner.slots import Slots
 from eval_pipeline.store.ledger import Claim, ExperimentRow
@@ -77,6 +78,8 @@ class Engine:
         self._cancel = False
         self._drain = asyncio.Event()
         self._engine_id = ""
+        self._doing = Doing()
+        self._said: dict[str, list[str]] = {}
         self._interruption: asyncio.Future[None] | None = None
 
     async def run(self, keys: Sequence[str]) -> RunReport:
@@ -149,7 +152,8 @@ class Engine:
 
     async def _one(self, context: CellContext, claim: Claim) -> None:
         try:
-            done = await drive_cell(context, claim)
+            with self._doing.cell(claim.key):
+                done = await drive_cell(context, claim)
         except BudgetExceeded as error:
             self._blocked_by_budget = error  # cleared when a cell ends and gives back what it did not use
             self._pending.appendleft(replace(claim, open_attempt=None))  # what was open has ended by now
@@ -196,6 +200,9 @@ class Engine:
         if self.services.ledger.cancel_requested(self.experiment.id) or self._asked():
             self._cancel = True
         loop.call_soon_threadsafe(self._resize, share)
+        if (doing := self._doing.as_data()) != self._said:
+            self.services.leases.say(self._engine_id, doing)
+            self._said = doing
 
     def _wanted(self) -> dict[str, int]:
         if self.experiment.run.backend != "modal":

@@ -17,6 +17,7 @@ from eval_pipeline.domain.usage import Usage
 from eval_pipeline.domain.world import SnapshotManifest
 from eval_pipeline.domain.world_diff import WorldDiff
 from eval_pipeline.errors import OutputUnreadable
+from eval_pipeline.runner.doing import waits_for
 from eval_pipeline.runner.judging import BundleReport, BundleTask
 from eval_pipeline.runner.readers import MEMORY_MIB, Readers
 from eval_pipeline.runner.slots import Slots
@@ -92,7 +93,9 @@ class Persister:
 
     @asynccontextmanager
     async def _room(self) -> AsyncGenerator[Path]:
+        waits_for("a place to persist")
         async with self.parsers.hold():
+            waits_for("its output")
             with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
                 yield Path(folder)
 
@@ -152,6 +155,7 @@ class Persister:
             state_before=state_before,
             manifest=None if before is None else self._manifests[world],
         )
+        waits_for("its reader")
         return await self._readers.report(task)
 
     def close(self) -> None:

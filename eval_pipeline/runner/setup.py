@@ -15,6 +15,7 @@ from eval_pipeline.environment.layers import Prepared
 from eval_pipeline.errors import SandboxLost
 from eval_pipeline.runner.app_life import AppLife
 from eval_pipeline.runner.context import CellContext
+from eval_pipeline.runner.doing import waits_for
 from eval_pipeline.runner.warm import move_in, spec_digest, take_warm
 from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.sandbox.base import OUTPUT_DIR, RUN_DIR, WORLD_DIR, Resources, Sandbox, SandboxSpec
@@ -42,6 +43,7 @@ async def lay_ground(context: CellContext, claim: Claim, attempt: OpenAttempt) -
     key, run = CellKey.parse(claim.key), context.experiment.run
     arm, world = run.arm(key.arm), run.worlds[key.world]
     began = time.monotonic()
+    waits_for("its image and world")
     prepared = await _while_wanted(context, context.layers.prepared(context.source, arm, world, context.world_dirs[world]))
     layers_s = time.monotonic() - began
     secrets = await asyncio.to_thread(context.secrets.deliver, claim, attempt, arm)
@@ -65,6 +67,7 @@ async def set_up(context: CellContext, claim: Claim, attempt: OpenAttempt, groun
     began = time.monotonic()
     warm = attempt.sandbox != sandbox_name(context.installation, claim.key, attempt.number)
     sandbox, ready_s = None, None
+    waits_for("its sandbox")
     if warm and begun is None:
         manifest = run.arm(key.arm).manifest
         sandbox = await move_in(context.backend, spec, manifest, lambda: holds(context.ledger.database, claim))
@@ -73,6 +76,7 @@ async def set_up(context: CellContext, claim: Claim, attempt: OpenAttempt, groun
     sandbox = sandbox or await context.backend.get_or_create(spec)
     made = time.monotonic()
     # once an agent has begun, a service that ended is not for the setup to judge
+    waits_for("its services")
     if begun is None and not stood_ready:
         ready_s = await app.start(sandbox, AGENT_ENV)
     context.stop_if_cancelled()

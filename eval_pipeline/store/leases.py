@@ -21,16 +21,17 @@ class EngineRow:
     pid: int
     run_id: str | None
     started_at: datetime
+    kind: str = "engine"
 
 
 class Leases:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def open_engine(self, engine_id: str, host: HostIdentity, pid: int, run_id: str | None) -> None:
+    def open_engine(self, engine_id: str, host: HostIdentity, pid: int, run_id: str | None, kind: str = "engine") -> None:
         def work(c: sa.Connection) -> None:
             c.execute(insert(hosts).values(id=host.id, place=host.place, hostname=host.hostname).on_conflict_do_nothing())
-            row = {"id": engine_id, "host_id": host.id, "pid": pid, "run_id": run_id, "lease_until": _lease_end()}
+            row = {"id": engine_id, "host_id": host.id, "pid": pid, "run_id": run_id, "kind": kind, "lease_until": _lease_end()}
             c.execute(insert(engines).values(row).on_conflict_do_nothing())
 
         self._database.run(work)
@@ -63,6 +64,10 @@ class Leases:
         c.execute(insert(grants).values(row).on_conflict_do_update(index_elements=["engine_id", "name"], set_={"amount": amount}))
         return amount
 
+    def say(self, engine_id: str, doing: dict[str, list[str]]) -> None:
+        """What its cells in flight wait for, each with the time since when."""
+        self._database.run(lambda c: c.execute(sa.update(engines).where(engines.c.id == engine_id).values(doing=doing)))
+
     def close_engine(self, engine_id: str) -> None:
         self._database.run(
             lambda c: c.execute(sa.update(engines).where(engines.c.id == engine_id).values(ended_at=sa.func.now()))
@@ -74,7 +79,7 @@ class Leases:
         if place is not None:
             query = query.join(hosts, hosts.c.id == engines.c.host_id).where(hosts.c.place == place)
         rows = self._database.run(lambda c: c.execute(query).all())
-        return [EngineRow(id=row.id, pid=row.pid, run_id=row.run_id, started_at=row.started_at) for row in rows]
+        return [EngineRow(id=row.id, pid=row.pid, run_id=row.run_id, started_at=row.started_at, kind=row.kind) for row in rows]
 
     def engines_of(self, experiment: str) -> list[EngineRow]:
         """The living engines that own cells of the experiment."""
@@ -83,7 +88,7 @@ class Leases:
             engines.c.id.in_(owners), engines.c.ended_at.is_(None), engines.c.lease_until > sa.func.now()
         )
         rows = self._database.run(lambda c: c.execute(query).all())
-        return [EngineRow(id=row.id, pid=row.pid, run_id=row.run_id, started_at=row.started_at) for row in rows]
+        return [EngineRow(id=row.id, pid=row.pid, run_id=row.run_id, started_at=row.started_at, kind=row.kind) for row in rows]
 
 
 def _lease_end() -> sa.ColumnElement[datetime]:

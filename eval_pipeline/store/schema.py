@@ -37,6 +37,8 @@ engines = sa.Table(
     _now("started_at"),
     sa.Column("lease_until", Time, nullable=False),
     sa.Column("ended_at", Time),
+    sa.Column("kind", sa.Text, nullable=False, server_default="engine"),  # or `persist`: a worker that only persists
+    sa.Column("doing", JSONB),  # of its cells in flight, by key: what each waits for, and since when
 )
 
 buckets = sa.Table(
@@ -155,6 +157,7 @@ attempts = sa.Table(
     sa.Column("latency_s", sa.Double),
     sa.Column("evidence", JSONB),
     sa.Column("discarded", sa.Text),  # why a valid attempt no longer counts
+    sa.Column("handover", JSONB),  # its agent's end; whoever has a place for it reads the output and ends the attempt
     sa.UniqueConstraint("cell_key", "number", name="uq_attempts_cell_number"),
     sa.Index("ix_attempts_bundle", "bundle"),
 )
