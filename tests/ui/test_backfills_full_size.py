@@ -180,7 +180,7 @@ def test_cancelled_in_the_middle_and_run_to_its_end_by_another(full: FullSize) -
         full.served.cancel_backfill(backfill)
         ended = full.ended(backfill)
     assert ended["status"] == "CANCELED"
-    assert full.served.project.evals("sandbox", "list") == []
+    full.served.wait_for(lambda: full.served.project.evals("sandbox", "list") == [], "every sandbox's end", 120)
     done = set(full.records.views.keys(full.experiment, ["done"])).intersection(full.scattered)
     left = [key for key in full.scattered if key not in done]
     for run in ended["runs"]:
