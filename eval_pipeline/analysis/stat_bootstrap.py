@@ -12,8 +12,8 @@ from eval_pipeline.analysis.stat_distributions import normal_cdf, normal_quantil
 from eval_pipeline.analysis.stat_intervals import Floats, cluster_index
 
 RESAMPLES = 10_000
-# A batch stays in the processor's cache.
-_BATCH_VALUES = 100_000
+# 50 MB a batch. Small ones would be slow on a busy machine: the threads of each product wait for one another.
+_BATCH_VALUES = 2_000_000
 
 
 @dataclass(frozen=True, kw_only=True)

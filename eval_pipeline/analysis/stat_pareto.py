@@ -54,7 +54,8 @@ def prob_on_front(
 ) -> dict[str, float | None]:
     """Share of joint bootstraps over clusters (Efron 1979) in which an arm is on the front.
 
-    case_values: arm -> one mapping from case to mean for each direction. An arm that lacks one of them altogether has None and
+    case_values: arm -> one mapping from case to mean for each direction, averaged over the arm's own cases: give the common ones to
+    compare like with like. An arm that lacks one of them altogether has None and
     beats nobody; one that a resample leaves without cases is out of that resample. Means equal to 12 digits are a tie.
     """
     tables = {arm: values for arm, values in case_values.items() if all(_any_known(means) for means in values)}
