@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast
 
@@ -38,6 +38,7 @@ class Settings:
     postgres_url: None means the embedded server under `state_dir`.
     artifacts_url: None means the directory `state_dir/artifacts`; else `s3://bucket[/prefix]`.
     secrets_path: the file of secrets; None means `state_dir/secrets.env`.
+    webhook_url: where notices go; a secret. None: nobody is told.
     unsafe_no_isolation: sandboxes may run without a user namespace where none can be made. A permission, not a preference.
     """
 
@@ -47,6 +48,7 @@ class Settings:
     artifacts_url: str | None = None
     secrets_path: Path | None = None
     unsafe_no_isolation: bool = False
+    webhook_url: str | None = field(default=None, repr=False)
     modal: ModalSettings = ModalSettings()
 
     @property
@@ -80,7 +82,7 @@ def _project_root(start: Path) -> Path:
 
 def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
     """Read EVALS_STATE_DIR, EVALS_WORLDS_DIR, EVALS_POSTGRES_URL, EVALS_ARTIFACTS_URL, EVALS_SECRETS_FILE,
-    EVALS_UNSAFE_NO_ISOLATION and EVALS_MODAL_*.
+    EVALS_UNSAFE_NO_ISOLATION, EVALS_WEBHOOK_URL and EVALS_MODAL_*.
 
     Paths default to `.evals` and `worlds_src` in the nearest folder above `cwd` that holds a `worlds_src`.
     EVALS_POSTGRES_EMBEDDED=1 marks the URL as our own embedded server's, exported for Dagster's sake (`dagster_environment`).
@@ -94,6 +96,7 @@ def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = N
         artifacts_url=env.get("EVALS_ARTIFACTS_URL") or None,
         secrets_path=Path(secrets).expanduser().absolute() if (secrets := env.get("EVALS_SECRETS_FILE")) else None,
         unsafe_no_isolation=_permitted(env.get(UNSAFE_VARIABLE) or "0"),
+        webhook_url=_webhook(env.get("EVALS_WEBHOOK_URL") or None),
         modal=_modal(env),
     )
 
@@ -124,6 +127,12 @@ def _rate(value: str) -> float:
     if not 0 < rate < float("inf"):
         raise SpecError(f"EVALS_MODAL_CREATES_PER_S is {value!r}", hint="set it to a number of sandboxes a second")
     return rate
+
+
+def _webhook(url: str | None) -> str | None:
+    if url is not None and (not url.startswith(("https://", "http://")) or not url.isprintable() or " " in url):
+        raise SpecError("EVALS_WEBHOOK_URL is no http(s) URL", hint="copy it from the service that it posts to")
+    return url
 
 
 def _permitted(value: str) -> bool:

@@ -51,6 +51,7 @@ class Leaderboard:
     """status: final, or provisional with the reasons; arms in the experiment's order. n_unsafe: cells that ran without isolation.
 
     n_cells: expected. missing: those without a valid result, by state.
+    leaked_sandboxes: of the whole installation, by the last surveys; None when nobody has looked yet.
     """
 
     experiment: str
@@ -64,12 +65,13 @@ class Leaderboard:
     n_unsafe: int
     n_cells: int = 0
     missing: dict[str, int] = field(default_factory=dict[str, int])
+    leaked_sandboxes: int | None = None
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def leaderboard(experiment: ExperimentRow, cells: Sequence[ScoredCell]) -> Leaderboard:
+def leaderboard(experiment: ExperimentRow, cells: Sequence[ScoredCell], leaked_sandboxes: int | None = None) -> Leaderboard:
     worlds = {case.name: case.world for case in experiment.run.cases}
     span = score_range(experiment.score.policy, [case.rubric for case in experiment.score.cases.values()])
     table = [(cell.key.arm, cell.key.case_name, cell.key.trial, _judged_status(cell), cell.score) for cell in cells]
@@ -91,6 +93,7 @@ def leaderboard(experiment: ExperimentRow, cells: Sequence[ScoredCell]) -> Leade
         n_unsafe=sum(cell.view.unsafe for cell in cells),
         n_cells=len(cells),
         missing=dict(Counter(cell.state for cell in cells if not cell.valid)),
+        leaked_sandboxes=leaked_sandboxes,
     )
 
 

@@ -18,4 +18,4 @@ def load_table(records: Records, experiment: ExperimentRow, keys: Sequence[str] 
 
 
 def load_leaderboard(records: Records, experiment: ExperimentRow) -> Leaderboard:
-    return leaderboard(experiment, load_table(records, experiment))
+    return leaderboard(experiment, load_table(records, experiment), records.views.leaked())

@@ -56,6 +56,7 @@ def command(settings: Settings, backend: str, tries: tuple[str, ...], as_json: b
         _tried("postgres", lambda: _postgres(settings)),
         _tried("worlds", lambda: _worlds(settings)),
         _tried("artifacts", lambda: _artifacts(settings)),
+        _tried("notifications", lambda: _notifications(settings)),
     ]
     broken = [finding.what for finding in findings if not finding.works]
     verdict = f"these do not work here: {', '.join(broken)}" if broken else f"experiments can run here; {isolation.said}"
@@ -145,3 +146,14 @@ def _artifacts(settings: Settings) -> Finding:
     with store.open(artifact.digest) as stream:
         stream.read()
     return Finding("artifacts", True, settings.artifacts_url or str(settings.state_dir / "artifacts"))
+
+
+def _notifications(settings: Settings) -> Finding:
+    from eval_pipeline.store.notices import Notices
+    from eval_pipeline.store.records import open_records
+
+    with open_records(settings) as records:
+        outbox = Notices(records.database).outbox()
+    told = "a webhook is told" if settings.webhook_url else "nobody is told (EVALS_WEBHOOK_URL)"
+    said = f"{told}; {outbox.waiting} waiting, {outbox.given_up} given up"
+    return Finding("notifications", True, said + (f"; last error: {outbox.error}" if outbox.error else ""))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.output import emit, harmless, json_option, shown, table, unsafe_line, with_settings
+from eval_pipeline.cli.output import emit, harmless, json_option, leaked_line, shown, table, unsafe_line, with_settings
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def standing(records: Records, row: ExperimentRow, all_cells: bool) -> dict[str,
         "states": tally.states,
         "outcomes": tally.outcomes,
         "n_unsafe": sum(cell.unsafe for cell in records.views.cells(row.id)),
+        "leaked_sandboxes": records.views.leaked(),
         "budget_usd": row.budget_usd,
         "committed_usd": row.committed_usd,
         "eta_s": eta_s(pace(records.database, row.id)),
@@ -97,6 +98,8 @@ def _show(data: dict[str, Any]) -> None:
         click.echo(f"about {duration(data['eta_s'])} left" if data["eta_s"] else "no telling yet how long it takes")
     if data["n_unsafe"]:
         click.echo(unsafe_line(data["n_unsafe"]))
+    if data["leaked_sandboxes"]:
+        click.echo(leaked_line(data["leaked_sandboxes"]))
     for alarm in data["alarms"]:
         click.echo(click.style(f"!! {harmless(alarm['text'])}", fg="red", bold=True))
     for engine in data["engines"]:

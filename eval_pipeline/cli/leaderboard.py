@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eval_pipeline.cli.output import emit, json_option, shown, table, unsafe_line, with_settings
+from eval_pipeline.cli.output import emit, json_option, leaked_line, shown, table, unsafe_line, with_settings
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def show(board: Leaderboard) -> None:
         click.echo("few worlds: an interval that rests on so few is wide.")
     if board.n_unsafe:
         click.echo(unsafe_line(board.n_unsafe))
+    if board.leaked_sandboxes:
+        click.echo(leaked_line(board.leaked_sandboxes))
     for reason in board.reasons:
         click.echo(f"provisional: {reason}")
     if any(arm.n_not_judged for arm in board.arms):

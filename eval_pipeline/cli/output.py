@@ -24,6 +24,10 @@ def json_option(command: Callable[Params, Result]) -> Callable[Params, Result]:
     return click.option("--json", "as_json", is_flag=True, help='Print {"ok", "data", "error"} for programs.')(command)
 
 
+def leaked_line(n_leaked: int) -> str:
+    return f"{n_leaked} sandboxes are leaked: nobody owns them. End them: evals sandbox reap [--backend modal]"
+
+
 @dataclass(frozen=True)
 class Failure:
     """What a command that has data to show could not do."""

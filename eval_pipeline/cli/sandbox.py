@@ -45,15 +45,35 @@ def list_sandboxes(settings: Settings, backend: str, as_json: bool) -> None:
 
 @command.command("reap")
 @backend_option
+@click.option(
+    "--grace",
+    "grace_s",
+    type=click.FloatRange(min=0),
+    default=3.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="End only what nobody has owned for so long; it is waited for.",
+)
 @json_option
 @with_settings
-def reap(settings: Settings, backend: str, as_json: bool) -> None:
-    """End this installation's sandboxes that no open attempt and no build owns."""
+def reap(settings: Settings, backend: str, grace_s: float, as_json: bool) -> None:
+    """End this installation's sandboxes that no open attempt, build, warm row or person owns. Those of others are never touched."""
     from eval_pipeline.runner.reaper import reap as reap_all
     from eval_pipeline.store.records import open_records
 
     with open_records(settings) as records:
-        names = asyncio.run(reap_all(settings, records, backend))
+        reaped = asyncio.run(reap_all(settings, records, backend, grace_s=grace_s, wait=True))
+        leaked = records.views.leaked()
+
+    def people() -> None:
+        click.echo(f"{len(reaped.ended)} sandboxes ended" + "".join(f"\n  {name}" for name in reaped.ended))
+        if reaped.waiting:
+            click.echo(f"{len(reaped.waiting)} more belong to nobody and could not be ended yet: {', '.join(reaped.waiting)}")
+        if reaped.foreign:
+            click.echo(f"{len(reaped.foreign)} of other installations were left alone: {', '.join(reaped.foreign)}")
+
     emit(
-        {"reaped": names}, as_json, lambda: click.echo(f"{len(names)} sandboxes ended" + "".join(f"\n  {name}" for name in names))
+        {"reaped": reaped.ended, "waiting": reaped.waiting, "foreign": reaped.foreign, "leaked_sandboxes": leaked},
+        as_json,
+        people,
     )

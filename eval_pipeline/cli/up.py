@@ -7,7 +7,10 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -39,11 +42,14 @@ def command(settings: Settings, port: int, as_json: bool) -> int:
         raise SpecError(f"port {port} of 127.0.0.1 is taken", hint="name another one: evals up --port 3001")
     stopping = _signals()
     with embedded_server(settings) as url, open_records(settings):
-        process = _start(prepare_home(settings, url), settings, port)
-        try:
-            _supervise(process, port, as_json, lambda: restart_if_down(settings), stopping)
-        finally:
-            _stop(process)
+        environment, n_starts, again = prepare_home(settings, url), 0, True
+        while again:
+            process, n_starts = _start(environment, settings, port), n_starts + 1
+            say = partial(_say_url, port, as_json and n_starts == 1)
+            try:
+                again = _supervise(process, port, say, lambda: restart_if_down(settings), stopping)
+            finally:
+                _stop(process)
     shared = server_status(settings).running
     note("stopped: Dagster has ended; Postgres goes on, others use it" if shared else "stopped: Dagster and Postgres have ended")
     return 0 if stopping else 1
@@ -74,16 +80,20 @@ def _signals() -> list[int]:
     return asked
 
 
-def _supervise(process: subprocess.Popen[bytes], port: int, as_json: bool, revive: Any, stopping: list[int]) -> None:
+def _supervise(
+    process: subprocess.Popen[bytes], port: int, say_url: Callable[[float, int], None], revive: Any, stopping: list[int]
+) -> bool:
+    """Until the end. True when the server of its code ended, which nothing else starts again: Dagster is to be started anew."""
     started, ready, next_check = time.monotonic(), False, 0.0
     said: set[str] = set()
     while process.poll() is None and not stopping:
         time.sleep(0.5)
+        if ready and not _serves_code(process.pid):
+            note("Dagster's code server is gone: starting Dagster again")
+            return True
         if not ready and _answers(port):
             ready, next_check = True, time.monotonic() + _GRACE_S
-            url = f"http://127.0.0.1:{port}"
-            note(f"the Dagster UI is at {url} ({time.monotonic() - started:.0f} s). Ctrl-C stops it.")
-            emit({"url": url, "pid": process.pid}, as_json, lambda: None)
+            say_url(time.monotonic() - started, process.pid)
         if ready and time.monotonic() > next_check:
             next_check = time.monotonic() + _CHECK_EVERY_S
             revive()
@@ -93,6 +103,23 @@ def _supervise(process: subprocess.Popen[bytes], port: int, as_json: bool, reviv
             said = problems
     if not stopping:
         note(f"Dagster ended by itself with code {process.returncode}; its log tells why")
+    return False
+
+
+def _say_url(port: int, as_json: bool, after_s: float, pid: int) -> None:
+    """as_json: only of the first start, because there is one envelope."""
+    url = f"http://127.0.0.1:{port}"
+    note(f"the Dagster UI is at {url} ({after_s:.0f} s). Ctrl-C stops it.")
+    emit({"url": url, "pid": pid}, as_json, lambda: None)
+
+
+def _serves_code(session: int) -> bool:
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if fields[3] == str(session) and fields[0] != "Z" and b"\0api\0grpc\0" in (folder / "cmdline").read_bytes():
+                return True
+    return False
 
 
 _QUERY = """{ instance { daemonHealth { allDaemonStatuses { daemonType required healthy } } }

@@ -14,6 +14,7 @@ from eval_pipeline.defs.unfinished import unfinished_run
 from eval_pipeline.errors import EvalsError
 from eval_pipeline.runner.app_image import BUILDING, HeadImage, build_image, image_status
 from eval_pipeline.runner.backends import build_locks
+from eval_pipeline.runner.notify import tell_stale_image
 from eval_pipeline.runner.services import Services
 from eval_pipeline.specs.library import Library
 
@@ -79,6 +80,9 @@ def _check(services: Services, library: Library, backends: Sequence[str], failed
         if name in failed:
             found["failure"] = dg.MetadataValue.text(failed[name][-_WORDS:])
         metadata |= {f"{_prefix(name, backends)}{key}": value for key, value in found.items()}
+        if name in failed or not is_current:
+            why = failed.get(name) or str(found.get("status") or f"{found['commits_behind']} commits behind {found['branch']}")
+            tell_stale_image(services.settings, services.records, name, found.get("image_commit"), why[-_WORDS:])
         passed, usable = passed and is_current, usable and bool(found.get("image_commit"))
     severity = dg.AssetCheckSeverity.WARN if usable else dg.AssetCheckSeverity.ERROR
     return dg.AssetCheckResult(check_name="image_is_current", passed=passed, severity=severity, metadata=metadata)

@@ -4,12 +4,11 @@ import dagster as dg
 
 from eval_pipeline.analysis.load import load_table
 from eval_pipeline.analysis.tables import ScoredCell
-from eval_pipeline.defs.assets import scored_table
+from eval_pipeline.defs.assets import scored_table, shown_count
 from eval_pipeline.defs.partitions import EXPERIMENTS
 from eval_pipeline.defs.resources import EvalsResource
 from eval_pipeline.domain.cell import CellState, Outcome
-
-MAX_INFRA_RATE = 0.05
+from eval_pipeline.domain.outcome import MAX_INFRA_RATE
 
 # An unpartitioned check would let one experiment hide another. Dagster calls partitioned ones a preview and warns at each load.
 with warnings.catch_warnings():
@@ -35,6 +34,21 @@ with warnings.catch_warnings():
             passed=failures <= MAX_INFRA_RATE * len(ended),
             severity=dg.AssetCheckSeverity.WARN,
             metadata={"attempts": len(ended), "infra_failures": failures},
+        )
+
+    @dg.asset_check(
+        asset=scored_table,
+        partitions_def=EXPERIMENTS,
+        description="No sandbox of this installation is left that nobody owns. Of all experiments: what is leaked may have lost its name.",
+    )
+    def leaked_sandboxes(context: dg.AssetCheckExecutionContext, evals: EvalsResource) -> dg.AssetCheckResult:
+        with evals.records() as records:
+            leaked = records.views.leaked()
+        show = dg.MetadataValue.md("`evals sandbox list`, `evals sandbox reap`")
+        return dg.AssetCheckResult(
+            passed=leaked == 0,
+            severity=dg.AssetCheckSeverity.WARN,
+            metadata={"leaked_sandboxes": shown_count(leaked), "show": show},
         )
 
 

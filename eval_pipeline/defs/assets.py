@@ -14,6 +14,7 @@ from eval_pipeline.defs.resources import EvalsResource
 from eval_pipeline.defs.runs import run_partitions
 from eval_pipeline.environment.snapshotting import record_snapshot
 from eval_pipeline.runner.finish import judge_missing
+from eval_pipeline.runner.notify import tell_finished
 
 OWNERS = ["team:evals"]
 
@@ -92,9 +93,15 @@ def scored_table(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.
             "cells_not_judged": sum(row["n_not_judged"] > 0 for row in rows),
             "cells_judged_now": judged,
             "csv": dg.MetadataValue.url(services.store.url(artifact.digest)),
+            "leaked_sandboxes": shown_count(services.views.leaked()),
             "score_lock": experiment.score.digest,
         }
     )
+
+
+def shown_count(count: int | None) -> int | str:
+    """Dagster shows no null."""
+    return "not available" if count is None else count
 
 
 def _csv(rows: list[dict[str, Any]]) -> bytes:
@@ -118,6 +125,7 @@ def leaderboard(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.M
     with evals.records() as records:
         experiment = records.ledger.experiment(context.partition_key)
         board = load_leaderboard(records, experiment)
+        tell_finished(evals.settings(), records, experiment, board)
     return dg.MaterializeResult(
         metadata={
             "status": board.status,

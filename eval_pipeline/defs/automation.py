@@ -5,9 +5,10 @@ import dagster as dg
 from eval_pipeline.defs.assets import leaderboard, scored_table, world_snapshots
 from eval_pipeline.defs.cells import describe
 from eval_pipeline.defs.events import BATCH
-from eval_pipeline.defs.orphans import end_orphans
+from eval_pipeline.defs.orphans import end_orphans, requests_again
 from eval_pipeline.defs.partitions import CELLS, EXPERIMENTS, WORLDS
 from eval_pipeline.defs.resources import EvalsResource
+from eval_pipeline.defs.runs import run_cells
 from eval_pipeline.store.records import Records
 
 FIRST = {"dagster/priority": "10"}
@@ -20,6 +21,7 @@ results_job = dg.define_asset_job(
 )
 
 DELETED_A_TICK = 500  # Dagster takes 30 ms for each
+_AGAIN = [snapshot_job, run_cells, results_job]
 
 
 @dg.sensor(job=results_job, minimum_interval_seconds=15, default_status=dg.DefaultSensorStatus.RUNNING)
@@ -38,12 +40,12 @@ def score_finished_experiments(context: dg.SensorEvaluationContext, evals: Evals
     return dg.SensorResult(run_requests=requests, cursor=json.dumps(seen))
 
 
-@dg.sensor(minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(jobs=_AGAIN, minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING)
 def repair_records(context: dg.SensorEvaluationContext, evals: EvalsResource):
     """Bring Dagster's records up to the ledger after a crash: dead runs, worlds, partitions, those of archived experiments, and results without an event."""
     ended = end_orphans(evals.settings(), context.instance)
     if ended:
-        context.log.warning(f"ended {len(ended)} runs whose process is gone: {', '.join(ended)}")
+        context.log.warning(f"ended {len(ended)} runs whose process is gone: {', '.join(run.run_id for run in ended)}")
     dynamic: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
     worlds = set(context.instance.get_dynamic_partitions("worlds"))
     missing = [name for name in evals.library().world_names() if name not in worlds]
@@ -59,7 +61,10 @@ def repair_records(context: dg.SensorEvaluationContext, evals: EvalsResource):
         dynamic += _put_away(context.instance, set(records.views.experiment_ids(archived=True)))
         for name in records.views.unlogged_without_owner():
             _log_lost_results(context.instance, records, name)
-    return dg.SensorResult(dynamic_partitions_requests=dynamic) if dynamic else dg.SkipReason("nothing to repair")
+    again = requests_again(ended, {job.name for job in _AGAIN})
+    if dynamic or again:
+        return dg.SensorResult(dynamic_partitions_requests=dynamic, run_requests=again)
+    return dg.SkipReason("nothing to repair")
 
 
 def _put_away(instance: dg.DagsterInstance, archived: set[str]) -> list[dg.DeleteDynamicPartitionsRequest]:

@@ -16,12 +16,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from eval_pipeline.defs.home import prepare_home
+from eval_pipeline.errors import EvalsError
+from eval_pipeline.runner.notify import send, tell_state
 from eval_pipeline.runner.reaper import reap
 from eval_pipeline.settings import Settings, load_settings
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.liveness import end_dead_engines
 from eval_pipeline.store.postgres import embedded_server
-from eval_pipeline.store.records import open_records
+from eval_pipeline.store.records import Records, open_records
+from eval_pipeline.store.strays import GRACE_S
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -58,12 +61,22 @@ def run_experiment(settings: Settings, experiment_id: str, keys: list[str]) -> i
             if wanted:
                 ops = {"drive_cells": {"config": {"keys": wanted, "lift_cancel": False}}}
                 _execute(instance, "run_cells", experiment, experiment.id, ops)
+            # what a crash left; while another engine works, only what nobody has owned for a while
+            end_dead_engines(records.leases, settings)
+            grace_s = GRACE_S if records.leases.living() else 0.0
+            _reap(settings, records, experiment.run.backend, grace_s)
             scored = _execute(instance, "score_experiment", experiment, experiment.id)
+        tell_state(settings, records)
+        send(settings, records)
         n_done = records.views.tallies(experiment.id)[experiment.id].n_done
-        end_dead_engines(records.leases, settings)
-        if not records.leases.living():
-            asyncio.run(reap(settings, records, experiment.run.backend))  # what a crash left; nobody is making a sandbox now
     return 0 if scored and n_done == experiment.n_cells else 1
+
+
+def _reap(settings: Settings, records: Records, backend: str, grace_s: float) -> None:
+    try:
+        asyncio.run(reap(settings, records, backend, grace_s=grace_s))
+    except EvalsError as error:  # what is left stays counted as leaked; the results don't wait for it
+        log.warning("the sandboxes on %s could not be looked through: %s", backend, error)
 
 
 def _register(instance: dg.DagsterInstance, experiment: ExperimentRow) -> None:

@@ -10,6 +10,7 @@ from eval_pipeline.defs.automation import FIRST
 from eval_pipeline.defs.partitions import UNCHANGING
 from eval_pipeline.defs.resources import EvalsResource
 from eval_pipeline.defs.unfinished import unfinished_run
+from eval_pipeline.runner.notify import tell_stale_secrets
 from eval_pipeline.vault.delivery import Secrets, SecretStatus, SyncReport
 
 MAX_UNSEEN_S = 2 * 3600.0
@@ -41,6 +42,7 @@ def sandbox_secrets(context: dg.AssetExecutionContext, evals: EvalsResource) -> 
     """
     with evals.records() as records:
         report = Secrets(evals.settings(), records).sync()
+        tell_stale_secrets(evals.settings(), records, _stale(report))
     metadata = _metadata(report)
     yield _age_check(report)  # also of a sync that fails: then ages tell how long the last versions have been in use
     if report.problem is not None or report.missing:
@@ -56,13 +58,18 @@ def sandbox_secrets(context: dg.AssetExecutionContext, evals: EvalsResource) -> 
 def _age_check(report: SyncReport) -> dg.AssetCheckResult:
     required = [status for status in report.statuses if status.declared.required]
     unseen = {_label(status): None if status.synced is None else round(status.synced.unseen_s, 1) for status in required}
-    stale = sorted(label for label, seconds in unseen.items() if seconds is None or seconds > MAX_UNSEEN_S)
+    stale = sorted(_label(status) for status in _stale(report))
     return dg.AssetCheckResult(
         check_name="secret_age",
         passed=not stale,
         severity=dg.AssetCheckSeverity.WARN,
         metadata={"unseen_s": dg.MetadataValue.json(unseen), "stale": dg.MetadataValue.json(stale), "threshold_s": MAX_UNSEEN_S},
     )
+
+
+def _stale(report: SyncReport) -> list[SecretStatus]:
+    required = [status for status in report.statuses if status.declared.required]
+    return [status for status in required if status.synced is None or status.synced.unseen_s > MAX_UNSEEN_S]
 
 
 def _metadata(report: SyncReport) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any
 
 from eval_pipeline.domain.cell import Outcome
 
+MAX_INFRA_RATE = 0.05
+"""Of the attempts that ended; above it something is wrong with the platform."""
 SAID_MAX_CHARS = 2000  # of an agent's words in an error message; result.json itself is kept whole
 
 

@@ -1,7 +1,9 @@
-"""Sandboxes that nobody owns: found by their tags, ended when they are ours."""
+"""Sandboxes that nobody owns: found by their tags, ended when they are ours and nobody has owned them for a while."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,8 +12,13 @@ from eval_pipeline.runner.backends import backend_named, build_locks
 from eval_pipeline.runner.workbench import kept
 from eval_pipeline.sandbox.base import Backend, SandboxInfo
 from eval_pipeline.settings import Settings
+from eval_pipeline.store.notices import Notices
 from eval_pipeline.store.records import Records
+from eval_pipeline.store.strays import Strays
 from eval_pipeline.store.warm import WarmRows
+
+NOBODY = "nobody"
+_AT_ONCE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +31,21 @@ class Found:
     owner: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reaped:
+    """ended: names. waiting: unowned ones whose grace is not over. foreign: of other installations; they are never touched."""
+
+    ended: list[str]
+    waiting: list[str]
+    foreign: list[str]
+
+
 async def survey(settings: Settings, records: Records, backend: str = "local") -> list[Found]:
     return await _survey(settings, records, backend_named(backend, settings, records))
 
 
 async def _survey(settings: Settings, records: Records, backend: Backend) -> list[Found]:
+    """Listed first, asked second: whoever makes a sandbox is on record before it is there."""
     installation = records.ledger.installation_id()
     infos = await backend.list()
     # Read in this order: one that is taken in between is in both
@@ -49,16 +66,59 @@ def _owner(info: SandboxInfo, installation: str, owned: set[str], ready: set[str
     if kept(info, now):
         return "person"
     layer = info.tags.get("layer")
-    return "build" if layer is not None and locks.held(layer) else "nobody"
+    return "build" if layer is not None and locks.held(layer) else NOBODY
 
 
-async def reap(settings: Settings, records: Records, backend: str = "local") -> list[str]:
-    """End what nobody owns; returns the names. Listed first, asked second: a sandbox's attempt is written before it is made."""
+async def reap(
+    settings: Settings, records: Records, backend: str = "local", *, grace_s: float = 0.0, wait: bool = False, at_most: int = 1000
+) -> Reaped:
+    """End what nobody has owned for `grace_s` seconds, as this and earlier surveys found it.
+
+    wait: until the grace of what is found now is over, too. What can't be ended stays on record, and is tried again by the next call.
+    """
     asked = backend_named(backend, settings, records)
-    ended: list[str] = []
-    for found in await _survey(settings, records, asked):
-        sandbox = await asked.find(found.info.name) if found.owner == "nobody" else None
-        if sandbox is not None:
-            await sandbox.terminate()
-            ended.append(found.info.name)
-    return ended
+    strays = Strays(records.database, asked.name, asked.place)
+    try:
+        found = await _survey(settings, records, asked)
+        ages = strays.seen(_unowned(found))
+        if wait and ages and (left_s := grace_s - min(ages.values())) > 0:
+            await asyncio.sleep(left_s)
+            found = await _survey(settings, records, asked)
+            ages = strays.seen(_unowned(found))
+        if settings.webhook_url is not None:
+            Notices(records.database).add_leaked()  # before they are ended, and no more on record
+        due = sorted(name for name, age_s in ages.items() if age_s >= grace_s)[:at_most]
+        ended = await _end(settings, records, asked, due)
+        strays.ended(ended)
+    finally:
+        await asked.aclose()
+    installation = records.ledger.installation_id()
+    return Reaped(
+        ended=ended,
+        waiting=sorted(set(ages) - set(ended)),
+        foreign=[one.info.name for one in found if one.info.installation != installation],
+    )
+
+
+def _unowned(found: Sequence[Found]) -> dict[str, str | None]:
+    return {one.info.name: one.info.tags.get("cell") for one in found if one.owner == NOBODY}
+
+
+async def _end(settings: Settings, records: Records, backend: Backend, due: list[str]) -> list[str]:
+    """Asked once more: a name may have been taken again since. Returns those that are gone."""
+    if not due:
+        return []
+    unowned = _unowned(await _survey(settings, records, backend))
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def end(name: str) -> None:
+        async with turns:
+            if (sandbox := await backend.find(name)) is not None:
+                await sandbox.terminate()
+
+    names = [name for name in due if name in unowned]
+    outcomes = await asyncio.gather(*map(end, names), return_exceptions=True)
+    failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    if failures and len(failures) == len(names):
+        raise failures[0]
+    return [name for name, outcome in zip(names, outcomes, strict=True) if outcome is None]

@@ -25,6 +25,8 @@ from eval_pipeline.vault.delivery import Delivered
 
 CASE_FILE = f"{RUN_DIR}/case.json"
 _LOOK_S = 0.5
+ADOPTABLE_S = {"local": 24 * 3600.0}
+"""How much longer a cell's sandbox stands when no engine comes for it. On Modal every second is paid for."""
 T = TypeVar("T")
 AGENT_ENV = {"EVALS_CASE": CASE_FILE, "EVALS_OUTPUT": OUTPUT_DIR}
 
@@ -115,7 +117,7 @@ def _spec(context: CellContext, claim: Claim, attempt: OpenAttempt, ground: Grou
         secrets=ground.secrets.values,
         egress=manifest.egress,
         resources=Resources(**manifest.resources.model_dump()),
-        lifetime_s=modal_plan.lifetime_s(run.case(key.case_name).limits.wall_s),
+        lifetime_s=modal_plan.lifetime_s(run.case(key.case_name).limits.wall_s) + ADOPTABLE_S.get(context.backend.name, 0.0),
     )
 
 

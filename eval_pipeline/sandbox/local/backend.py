@@ -22,6 +22,8 @@ from eval_pipeline.sandbox.local.safefs import remove_tree
 from eval_pipeline.sandbox.local.sandbox import LocalSandbox
 
 BUILD_TAG = ("purpose", "build")
+LIFETIME_S = 8 * 24 * 3600.0
+"""Of a sandbox whose spec names none: a day longer than anybody keeps a world open."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ class LocalBackend:
             layers=tuple(Path(ref) for ref in spec.layers),
             world=spec.world,
             proxied=bool(spec.egress),
+            lifetime_s=spec.lifetime_s or LIFETIME_S,
         )
         launch.spawn(
             home, self._places, plan, limits.ulimits(self._groups, spec.resources) + script.secrets_message(spec.secrets)

@@ -44,11 +44,12 @@ _children: dict[Path, int] = {}  # the outer bwrap processes that are ours to wa
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a sandbox is made of."""
+    """What a sandbox is made of, and how long it lives at most."""
 
     layers: tuple[Path, ...]
     world: Path | None
     proxied: bool
+    lifetime_s: float
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,8 @@ _DEFAULTED = [signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, sign
 
 
 def _command(home: Path, places: Places, plan: Plan) -> list[str]:
-    command = [*([] if places.rooted else _drop_root(places)), str(places.bwrap), *_namespaces(places)]
+    command = [] if places.rooted else [*_until(plan.lifetime_s), *_drop_root(places)]
+    command += [str(places.bwrap), *([] if places.rooted else ["--die-with-parent"]), *_namespaces(places)]
     command += ["--new-session", "--as-pid-1", "--hostname", "evals", "--clearenv"]
     for name, value in _environment(plan.proxied).items():
         command += ["--setenv", name, value]
@@ -129,6 +131,17 @@ def _command(home: Path, places: Places, plan: Plan) -> list[str]:
     command += ["--bind", str(disk / "logs"), f"{RUN_DIR}/logs", "--chdir", "/"]
     command += ["--json-status-fd", str(_STATUS_FD), "--seccomp", str(_SECCOMP_FD)]
     return [*command, "--", *(_leave_root_inside(places) if places.rooted else []), f"{RUN_DIR}/sh", f"{RUN_DIR}/runner.sh"]
+
+
+def _until(lifetime_s: float) -> list[str]:
+    """The tree's own parent ends it when its time is over: no orchestrator, and no state directory, needs to be there then.
+
+    Not without a user namespace: there bwrap has no right left to signal a child of another user.
+    """
+    timeout = shutil.which("timeout")
+    if timeout is None:
+        raise SandboxError("`timeout` is missing, so nothing would end a sandbox that was forgotten", hint="install coreutils")
+    return [timeout, "--foreground", "--signal=KILL", f"{lifetime_s:.3f}"]
 
 
 def _namespaces(places: Places) -> list[str]:
