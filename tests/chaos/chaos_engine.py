@@ -34,7 +34,7 @@ def main(name: str) -> None:
     if clock := os.environ.get("EVALS_CHAOS_CLOCK"):
         threading.Thread(target=follow, args=(Path(clock),), daemon=True).start()
     settings = load_settings()
-    with open_records(settings, patience_s=60.0) as records:
+    with open_records(settings, patience_s=float(os.environ.get("EVALS_CHAOS_PATIENCE_S", "60"))) as records:
         experiment = records.ledger.experiment(name)
         with open_services(settings, records) as services:
             keys = records.views.keys(name, [state for state in CellState if state is not CellState.DONE])

@@ -108,7 +108,7 @@ class Stage:
 
     @cached_property
     def newer(self) -> Path:
-        """The product's tree as a later release: another version, another runner in the sandboxes, one more revision of the ledger."""
+        """The product's tree as a later release, elsewhere on the disk, with another runner for new sandboxes."""
         tree = self.project.root / "newer"
         shutil.copytree(TREE / "eval_pipeline", tree / "eval_pipeline", ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("dagster.yaml", "pyproject.toml"):

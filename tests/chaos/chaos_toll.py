@@ -108,7 +108,8 @@ def _judge_starts(toll: Toll, round: Round, cell: CellView, marks: list[Mark]) -
         if starts and attempt is not cell.attempts[-1] and not _excused(round, attempt, starts[0], marks):
             toll.note("rerun_alive", f"{cell.key}: attempt {attempt.number} ended as {attempt.outcome}: {attempt.error}")
         cost = Decimal(PRICE_USD) if starts else Decimal(0)
-        taken = attempt.sandbox in round.excused
+        # then nobody could look at what it used
+        taken = attempt.sandbox in round.excused or (bool(starts) and _excused(round, attempt, starts[0], marks))
         if attempt.cost_usd != cost and not (taken and attempt.cost_usd is None):
             toll.note("misspent", f"{cell.key}: attempt {attempt.number} cost {attempt.cost_usd}, {len(starts)} agents ran")
     strangers = [mark for mark in marks if mark.what == "start" and mark.run not in told]

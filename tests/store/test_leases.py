@@ -12,6 +12,7 @@ from hypothesis import settings as profile
 from hypothesis import strategies as st
 from support.ledgers import AFTER_REBOOT, HERE, THERE, Books, keys
 
+from eval_pipeline.store.database import PAUSED_S
 from eval_pipeline.store.leases import LEASE_S
 from eval_pipeline.store.schema import engines, grants, limits
 
@@ -40,6 +41,22 @@ def test_a_lease_lasts_from_its_renewal(books: Books) -> None:
     books.leases.renew(engine, WANTED)
     assert LEASE_S - 10 < float(books.database.run(lambda c: c.execute(query).scalar_one())) <= LEASE_S
     assert [row.id for row in books.leases.living()] == [engine]
+
+
+def test_a_process_that_pauses_amid_a_transaction_holds_nobody_up_for_long(books: Books) -> None:
+    engine = books.engine()
+    with books.database.engine.connect() as paused:
+        assert paused.execute(sa.text("show idle_in_transaction_session_timeout")).scalar() == f"{PAUSED_S}s"
+        paused.execute(sa.text("set idle_in_transaction_session_timeout = '300ms'"))
+        paused.execute(sa.select(limits).with_for_update())
+        assert books.leases.renew(engine, WANTED)["setups"] > 0
+        tries: list[int] = []
+
+        def late(connection: sa.Connection) -> int:
+            tries.append(1)
+            return (paused if len(tries) == 1 else connection).execute(sa.text("select 7")).scalar_one()
+
+        assert (books.database.run(late), len(tries)) == (7, 2)  # who wakes up takes it for an outage, and begins again
 
 
 def test_engines_are_known_by_place_and_by_experiment(books: Books) -> None:
