@@ -3,16 +3,22 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 # A date in the form of `date -I`: nothing that was published within the 7 days before `make lock` is taken.
-BEFORE := $(shell date -u -d '7 days ago' +%F)
+BEFORE = $(shell date -u -d '7 days ago' +%F)
 PYTEST := $(BIN)/pytest -q
+# Asked before anything is installed; `make install` leaves it out
+ASKED  := preflight
 
-.PHONY: demo up check format test test-all bench lock preflight packages dev
+.PHONY: demo up install check format test test-all bench lock preflight packages dev
 
 demo: $(VENV)/.runtime
 	$(BIN)/evals demo
 
 up: $(VENV)/.runtime
 	$(BIN)/evals up
+
+# For what needs no sandbox of this machine: the command line, and experiments with `backend: modal`. Also on macOS.
+install:
+	@$(MAKE) --no-print-directory ASKED= $(VENV)/.runtime
 
 check: dev
 	$(BIN)/ruff format --check .
@@ -36,7 +42,7 @@ preflight:
 
 dev: $(VENV)/.dev
 
-$(VENV)/.runtime: requirements.lock pyproject.toml | preflight
+$(VENV)/.runtime: requirements.lock pyproject.toml | $(ASKED)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .

@@ -52,6 +52,7 @@ class Leaderboard:
 
     n_cells: expected. missing: those without a valid result, by state.
     leaked_sandboxes: of the whole installation, by the last surveys; None when nobody has looked yet.
+    open_egress: what did not hold of the lists of hosts that agents might reach; None when they held, or nothing was to be reached.
     """
 
     experiment: str
@@ -66,6 +67,7 @@ class Leaderboard:
     n_cells: int = 0
     missing: dict[str, int] = field(default_factory=dict[str, int])
     leaked_sandboxes: int | None = None
+    open_egress: str | None = None
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -94,6 +96,7 @@ def leaderboard(experiment: ExperimentRow, cells: Sequence[ScoredCell], leaked_s
         n_cells=len(cells),
         missing=dict(Counter(cell.state for cell in cells if not cell.valid)),
         leaked_sandboxes=leaked_sandboxes,
+        open_egress=next(filter(None, (cell.view.open_egress for cell in cells)), None),
     )
 
 

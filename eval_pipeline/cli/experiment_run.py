@@ -36,7 +36,8 @@ def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fres
     from eval_pipeline.vault.delivery import Secrets
 
     locked = lock_file(settings, file)
-    require_isolation(settings)
+    if locked.run.backend == "local":
+        require_isolation(settings)
     with open_records(settings) as records:
         planned = plan(locked, records, Secrets(settings, records), fresh=fresh)
         experiment = commit(locked, planned, records)
@@ -89,9 +90,10 @@ def rerun(
         raise SpecError("say which cells: --failed, or --cell KEY", hint=f"`evals experiment cells {name}` lists them")
     if failed and discard is not None:
         raise SpecError("--discard is about valid results and --failed about cells without one", hint="name them: --cell KEY")
-    require_isolation(settings)
     with open_records(settings) as records:
         experiment = records.ledger.experiment(name)
+        if experiment.run.backend == "local":
+            require_isolation(settings)
         done = set(records.views.keys(experiment.id, [CellState.DONE]))
         chosen = _chosen(records, experiment, keys) if keys else [k for k in records.views.keys(experiment.id) if k not in done]
         done = done.intersection(chosen)
@@ -234,8 +236,13 @@ def _out_of_budget(records: Records, row: ExperimentRow) -> bool:
 
 
 def lock_file(settings: Settings, file: str) -> Any:
+    from eval_pipeline.sandbox import modal_plan
     from eval_pipeline.specs.library import Library
     from eval_pipeline.specs.lock import lock_experiment
 
     library = Library(settings.worlds_dir)
-    return lock_experiment(library, Path(library.experiment_path(file)))
+    locked = lock_experiment(library, Path(library.experiment_path(file)))
+    if locked.run.backend == "modal":
+        for arm in locked.run.arms:
+            modal_plan.check_engine(f"arm {arm.name!r}", arm.manifest.compose is not None, settings.modal.runtime)
+    return locked

@@ -51,6 +51,7 @@ def standing(records: Records, row: ExperimentRow, all_cells: bool) -> dict[str,
 
     tally = records.views.tallies(row.id)[row.id]
     waiting = open_cells(records.database, row.id)
+    every = records.views.cells(row.id)
     explained = [explain(cell) for cell in waiting]
     return {
         "experiment": row.id,
@@ -60,7 +61,8 @@ def standing(records: Records, row: ExperimentRow, all_cells: bool) -> dict[str,
         "n_done": tally.n_done,
         "states": tally.states,
         "outcomes": tally.outcomes,
-        "n_unsafe": sum(cell.unsafe for cell in records.views.cells(row.id)),
+        "n_unsafe": sum(cell.unsafe for cell in every),
+        "open_egress": next(filter(None, (cell.open_egress for cell in every)), None),
         "leaked_sandboxes": records.views.leaked(),
         "budget_usd": row.budget_usd,
         "committed_usd": row.committed_usd,
@@ -98,6 +100,8 @@ def _show(data: dict[str, Any]) -> None:
         click.echo(f"about {duration(data['eta_s'])} left" if data["eta_s"] else "no telling yet how long it takes")
     if data["n_unsafe"]:
         click.echo(unsafe_line(data["n_unsafe"]))
+    if data["open_egress"]:
+        click.echo(f"egress is not wholly held: {data['open_egress']}")
     if data["leaked_sandboxes"]:
         click.echo(leaked_line(data["leaked_sandboxes"]))
     for alarm in data["alarms"]:

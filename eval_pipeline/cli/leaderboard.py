@@ -45,6 +45,8 @@ def show(board: Leaderboard) -> None:
         click.echo(unsafe_line(board.n_unsafe))
     if board.leaked_sandboxes:
         click.echo(leaked_line(board.leaked_sandboxes))
+    if board.open_egress:
+        click.echo(f"egress was not wholly held: {board.open_egress}")
     for reason in board.reasons:
         click.echo(f"provisional: {reason}")
     if any(arm.n_not_judged for arm in board.arms):

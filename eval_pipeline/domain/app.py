@@ -91,16 +91,19 @@ class ServicesSpec(_Grown):
     """up: stays in the foreground and ends with the code of the first service that died; or exits 0 with services of its own left.
 
     ready: exits 0 once all answer; asked again until `ready_timeout_s`. down: stops them cleanly, where somebody goes on with what
-    they wrote; a cell's end with its sandbox, after the dump. compose: a file, in place of the three commands.
+    they wrote; a cell's end with its sandbox, after the dump. compose: a file, in place of the three commands: its images are built and
+    pulled once, into the image layer, and its services are ready once they are healthy.
+    agent_engine: the agent may use the container engine, too. Whoever may do that is root in its sandbox.
     ports: what listens on the sandbox's loopback and is worth looking at; `evals world open` leads it out. No agent's run uses them.
     """
 
-    _LATER = ("ports",)
+    _LATER = ("ports", "agent_engine")
 
     up: Argv | None = None
     ready: Argv | None = None
     down: Argv | None = None
     compose: str | None = None
+    agent_engine: bool = False
     ready_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
     ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = ()
 
@@ -110,6 +113,8 @@ class ServicesSpec(_Grown):
             raise ValueError("write either `up: [COMMAND]` or `compose: FILE`")
         if self.compose is not None and (self.ready is not None or self.down is not None):
             raise ValueError("`ready` and `down` belong to `up`; compose has health checks of its own")
+        if self.agent_engine and self.compose is None:
+            raise ValueError("`agent_engine` belongs to `compose`: without it no engine runs")
         return self
 
 
@@ -144,6 +149,11 @@ class AppManifest(_Grown):
     secrets: SecretNames = SecretNames()
     egress: tuple[Endpoint, ...] = ()
     resources: Resources = Resources()
+
+    @property
+    def compose(self) -> str | None:
+        """The file of services that need a container engine."""
+        return None if self.services is None else self.services.compose
 
     @property
     def loads(self) -> tuple[int, ...] | None:

@@ -15,7 +15,7 @@ from eval_pipeline.domain.ids import sandbox_name
 from eval_pipeline.environment.lifecycle import APP_DIR, run_command
 from eval_pipeline.environment.locks import BuildLocks
 from eval_pipeline.errors import BuildError
-from eval_pipeline.sandbox.base import Backend, Resources, Sandbox, SandboxSpec
+from eval_pipeline.sandbox.base import Backend, Engine, Resources, Sandbox, SandboxSpec
 
 BUILD_TIMEOUT_S = 1800.0
 FAILED_KEPT_S = 60.0
@@ -50,6 +50,7 @@ class Step:
     workdir: str = APP_DIR
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     with_secrets: bool = False
+    with_engine: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,7 @@ class Build:
     egress: Sequence[str] = ()
     egress_local: Sequence[str] = ()
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    engine: Engine | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +145,7 @@ class Builder:
             egress=build.egress,
             egress_local=build.egress_local,
             resources=Resources(**build.resources.model_dump()),
+            engine=build.engine,
         )
         await self._end(spec.name)
         try:
@@ -164,6 +167,7 @@ class Builder:
                 workdir=step.workdir,
                 env=step.env,
                 with_secrets=step.with_secrets,
+                with_engine=step.with_engine,
             )
             await _require_quiet(sandbox, step.name)
         except BuildError as error:

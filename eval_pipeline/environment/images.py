@@ -12,16 +12,18 @@ from pathlib import Path
 from eval_pipeline.domain.app import AppManifest
 from eval_pipeline.domain.canonical import digest
 from eval_pipeline.domain.lock import IDENTITY_VERSION, LockedArm
+from eval_pipeline.environment import compose
 from eval_pipeline.environment.book import LayerBook
 from eval_pipeline.environment.build_context import build_context
 from eval_pipeline.environment.building import Build, Builder, Built, Step
 from eval_pipeline.environment.lifecycle import APP_DIR
 from eval_pipeline.errors import BuildError, SpecError
-from eval_pipeline.sandbox.base import RUN_DIR, Backend, Pulled
+from eval_pipeline.sandbox.base import RUN_DIR, Backend, Engine, Pulled
 from eval_pipeline.specs import git
 from eval_pipeline.specs.lock import read_manifest
 from eval_pipeline.store.layers import IMAGE, RUNTIME, LayerRow
 
+ENGINE_TIMEOUT_S = 120.0
 _BUNDLE = f"{RUN_DIR}/app.bundle"
 _CLONE = f"git clone -q -b app {_BUNDLE} {APP_DIR} && git -C {APP_DIR} remote remove origin"
 _CHECKOUT = f"git -C {APP_DIR} fetch -q {_BUNDLE} refs/heads/app && git -C {APP_DIR} checkout -q -f -B app FETCH_HEAD"
@@ -91,7 +93,7 @@ class Images:
     async def image(self, source: AppSource, commit: str | None, tree: str, manifest: AppManifest) -> LayerRow:
         """The whole app at this tree. Raises BuildError."""
         base = await self.base(source, tree, manifest)
-        key = digest([IMAGE, base.key, tree, manifest.build])
+        key = digest([IMAGE, base.key, tree, manifest.build, *_engine_key(manifest)])
 
         async def make() -> LayerRow:
             if (known := await self._book.known(key)) is not None:
@@ -110,7 +112,7 @@ class Images:
         The key names the tree and the commands, not the image below: of one tree there is one runtime, whatever images come and go.
         """
         base = await self.base(source, arm.tree, arm.manifest)
-        key = digest([RUNTIME, base.key, arm.tree, arm.manifest.build, arm.manifest.reset])
+        key = digest([RUNTIME, base.key, arm.tree, arm.manifest.build, arm.manifest.reset, *_engine_key(arm.manifest)])
 
         async def make() -> LayerRow:
             if (known := await self._book.known(key)) is not None:
@@ -181,10 +183,15 @@ class Images:
         above: str | None = None,
     ) -> Built:
         steps = [Step(name=fetch[0], argv=["/bin/sh", "-c", fetch[1]], workdir=fetch[2])]
+        engine = None if manifest.compose is None else Engine.PULLS
         means = PhaseMeans()
-        if command[1] is not None:
+        if command[1] is not None or engine is not None:
             means = await asyncio.to_thread(self._build_means, manifest)
-            steps.append(Step(name=command[0], argv=command[1], env=means.env, with_secrets=True))
+        if command[1] is not None:
+            steps.append(Step(name=command[0], argv=command[1], env=means.env, with_secrets=True, with_engine=engine is not None))
+        if manifest.compose is not None:
+            argv = compose.pull(manifest.compose, ENGINE_TIMEOUT_S)
+            steps.append(Step(name="containers", argv=argv, env=means.env, with_secrets=True, with_engine=True))
         build = Build(
             key=key,
             app=manifest.name,
@@ -196,8 +203,14 @@ class Images:
             egress=means.egress,
             egress_local=means.egress_local,
             secrets=means.secrets,
+            engine=engine,
         )
         return await self._builder.build(build)
+
+
+def _engine_key(manifest: AppManifest) -> list[str]:
+    """Nothing of an app without containers: its layers keep their keys."""
+    return [] if manifest.compose is None else [manifest.compose]
 
 
 @cache

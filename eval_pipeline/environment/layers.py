@@ -16,7 +16,7 @@ from eval_pipeline.environment.gone import built_again
 from eval_pipeline.environment.images import AppSource, Base, Images, Means, PhaseMeans
 from eval_pipeline.environment.lifecycle import dump_state, start_services
 from eval_pipeline.environment.locks import BuildLocks
-from eval_pipeline.sandbox.base import Backend
+from eval_pipeline.sandbox.base import Backend, Engine
 from eval_pipeline.store.artifacts import ArtifactStore
 from eval_pipeline.store.layers import PREPARED, LayerRow, LayerRows
 
@@ -99,6 +99,7 @@ class Layers:
     async def _restored(self, source: AppSource, arm: LockedArm, base: Base, world_digest: str, world_dir: Path) -> LayerRow:
         manifest = arm.manifest
         services = None if manifest.services is None else manifest.services.model_dump()
+        engine = None if manifest.compose is None else Engine.CACHED
         how = [manifest.build, manifest.reset, manifest.restore, services, manifest.dump]
         key = digest([PREPARED, base.key, arm.tree, how, world_digest])
 
@@ -112,9 +113,12 @@ class Layers:
                 app=manifest.name,
                 parents=[base.ref, *(layer.ref for layer in await self.book.chain(runtime))],
                 above=runtime.key,
-                steps=[] if manifest.restore is None else [Step(name="restore", argv=manifest.restore)],
+                steps=[]
+                if manifest.restore is None
+                else [Step(name="restore", argv=manifest.restore, with_engine=engine is not None)],
                 resources=manifest.resources,
                 world=world_dir,
+                engine=engine,
             )
             built = await self.builder.build(build)
             return await self.book.record(

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 
 from eval_pipeline.domain.app import AppManifest, ServicesSpec
 from eval_pipeline.domain.outcome import ServiceEnd
+from eval_pipeline.environment import compose
 from eval_pipeline.errors import BuildError, SandboxError
 from eval_pipeline.sandbox.base import STATE_DIR, CommandState, Phase, Sandbox
 
 APP_DIR = "/app"
 UP, READY, ALIVE, TAKEN, DOWN, DUMP = "up", "ready", "alive", "taken", "down", "dump"
+CONTAINERS = "containers"
 DUMP_TIMEOUT_S = 300.0
 DOWN_TIMEOUT_S = 60.0
 _LOG_BYTES = 4000
+_MAX_CONTAINERS = 32
 _POLL_MIN_S, _POLL_MAX_S = 0.004, 0.1
 
 
@@ -29,9 +33,10 @@ async def run_command(
     workdir: str = APP_DIR,
     env: Mapping[str, str] | None = None,
     with_secrets: bool = False,
+    with_engine: bool = False,
 ) -> float:
     """To its end with code 0; the seconds it took. Raises BuildError with the end of its log."""
-    await sandbox.start(name, argv, env=env or {}, workdir=workdir, with_secrets=with_secrets)
+    await sandbox.start(name, argv, env=env or {}, workdir=workdir, with_secrets=with_secrets, with_engine=with_engine)
     state = await settled(sandbox, name, timeout_s)
     if state.phase is Phase.EXITED and state.exit_code == 0:
         return state.elapsed_s or 0.0
@@ -64,22 +69,39 @@ async def last_words(sandbox: Sandbox, name: str) -> str:
     return (stdout + stderr).decode(errors="replace").strip()[-_LOG_BYTES:] or "it printed nothing"
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Commands:
+    """What services are started, asked and stopped with; engine: through the container engine."""
+
+    up: Sequence[str]
+    ready: Sequence[str] | None
+    down: Sequence[str] | None
+    engine: bool
+
+    @classmethod
+    def of(cls, services: ServicesSpec) -> _Commands:
+        if services.compose is not None:
+            up = compose.up(services.compose, services.ready_timeout_s)
+            return cls(up=up, ready=compose.ready(), down=compose.down(services.compose), engine=True)
+        assert services.up is not None  # the model allows one kind
+        return cls(up=services.up, ready=services.ready, down=services.down, engine=False)
+
+
 async def start_services(sandbox: Sandbox, services: ServicesSpec, env: Mapping[str, str]) -> float:
     """Up, and ready; the seconds that took. Done again on the same sandbox, it finds what stands.
 
     Raises SandboxError with the services' own words: before an agent has begun, their failure is infrastructure.
     """
-    if services.up is None:
-        return 0.0
+    commands = _Commands.of(services)
     loop = asyncio.get_running_loop()
     began, pause_s = loop.time(), _POLL_MIN_S
-    await sandbox.start(UP, services.up, env=env, workdir=APP_DIR, with_secrets=True)
+    await sandbox.start(UP, commands.up, env=env, workdir=APP_DIR, with_secrets=True, with_engine=commands.engine)
     for number in count(1):
         ended = await ended_service(sandbox)
         if ended is not None:
             raise SandboxError(f"the services did not come up: {ended.said}")
         left_s = services.ready_timeout_s - (loop.time() - began)
-        if services.ready is None or await _answers(sandbox, services.ready, f"{READY}.{number}", left_s):
+        if await _answers(sandbox, commands, f"{READY}.{number}", left_s):
             break
         if left_s <= 0:
             said = f"{await last_words(sandbox, f'{READY}.{number}')}; {await last_words(sandbox, UP)}"
@@ -89,8 +111,11 @@ async def start_services(sandbox: Sandbox, services: ServicesSpec, env: Mapping[
     return loop.time() - began
 
 
-async def _answers(sandbox: Sandbox, argv: Sequence[str], name: str, left_s: float) -> bool:
-    await sandbox.start(name, argv, env={}, workdir=APP_DIR)
+async def _answers(sandbox: Sandbox, commands: _Commands, name: str, left_s: float) -> bool:
+    """Also of services that can't be asked."""
+    if commands.ready is None:
+        return True
+    await sandbox.start(name, commands.ready, env={}, workdir=APP_DIR, with_engine=commands.engine)
     state = await settled(sandbox, name, max(left_s, 0.1))
     if state.phase is Phase.RUNNING:
         await sandbox.stop(name)
@@ -107,26 +132,23 @@ async def ended_service(sandbox: Sandbox) -> ServiceEnd | None:
 
 async def silent_service(sandbox: Sandbox, services: ServicesSpec) -> ServiceEnd | None:
     """Services that do not answer any more, where `up` has not said how one ended."""
-    if services.ready is None:
-        return None
-    if await _answers(sandbox, services.ready, ALIVE, services.ready_timeout_s):
+    if await _answers(sandbox, _Commands.of(services), ALIVE, services.ready_timeout_s):
         return None
     return ServiceEnd(exit_code=None, said=f"the services answer no more: {await last_words(sandbox, ALIVE)}")
 
 
 async def services_answer(sandbox: Sandbox, services: ServicesSpec) -> bool:
     """Whether services that came up some time ago, before anybody took the sandbox, still answer."""
-    if services.up is None:
-        return True
     if (await sandbox.state(UP)).phase is Phase.ABSENT or await ended_service(sandbox) is not None:
         return False
-    return services.ready is None or await _answers(sandbox, services.ready, TAKEN, services.ready_timeout_s)
+    return await _answers(sandbox, _Commands.of(services), TAKEN, services.ready_timeout_s)
 
 
 async def stop_services(sandbox: Sandbox, services: ServicesSpec) -> None:
     """Cleanly, where the app can. Raises BuildError."""
-    if services.down is not None:
-        await run_command(sandbox, DOWN, services.down, timeout_s=DOWN_TIMEOUT_S)
+    commands = _Commands.of(services)
+    if commands.down is not None:
+        await run_command(sandbox, DOWN, commands.down, timeout_s=DOWN_TIMEOUT_S, with_engine=commands.engine)
         await settled(sandbox, UP, DOWN_TIMEOUT_S)
 
 
@@ -134,4 +156,16 @@ async def dump_state(sandbox: Sandbox, manifest: AppManifest, name: str = DUMP) 
     """The state, below /out/state and nothing else there; the seconds it took. name: a new one for each dump. Raises BuildError."""
     assert manifest.dump is not None
     fresh = 'rm -rf -- "$0" && mkdir -- "$0" && exec "$@"'
-    return await run_command(sandbox, name, ["/bin/sh", "-c", fresh, STATE_DIR, *manifest.dump], timeout_s=DUMP_TIMEOUT_S)
+    argv = ["/bin/sh", "-c", fresh, STATE_DIR, *manifest.dump]
+    return await run_command(sandbox, name, argv, timeout_s=DUMP_TIMEOUT_S, with_engine=manifest.compose is not None)
+
+
+async def keep_service_logs(sandbox: Sandbox) -> list[str]:
+    """Of every container, as logs of the sandbox's own: they go into its bundle. Their names. Raises BuildError."""
+    await run_command(sandbox, CONTAINERS, compose.LIST, timeout_s=DOWN_TIMEOUT_S, with_engine=True)
+    listed, _ = await sandbox.logs(CONTAINERS)
+    found = dict(list(compose.containers(listed).items())[:_MAX_CONTAINERS])
+    for name, container in found.items():
+        argv = ["docker", "logs", "--timestamps", container]
+        await run_command(sandbox, f"service.{name}", argv, timeout_s=DOWN_TIMEOUT_S, with_engine=True)
+    return [*found]

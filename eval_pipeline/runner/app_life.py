@@ -8,7 +8,17 @@ from typing import Any
 
 from eval_pipeline.domain.app import AppManifest, ServicesSpec
 from eval_pipeline.domain.outcome import ServiceEnd
-from eval_pipeline.environment.lifecycle import DOWN_TIMEOUT_S, UP, dump_state, ended_service, silent_service, start_services
+from eval_pipeline.environment.lifecycle import (
+    APP_DIR,
+    DOWN_TIMEOUT_S,
+    UP,
+    dump_state,
+    ended_service,
+    keep_service_logs,
+    silent_service,
+    start_services,
+    stop_services,
+)
 from eval_pipeline.errors import BuildError, SandboxError
 from eval_pipeline.runner.output import parse_result
 from eval_pipeline.sandbox.base import OUTPUT_DIR, CommandState, Phase, Sandbox
@@ -36,6 +46,10 @@ class AppLife:
     async def start(self, sandbox: Sandbox, env: Mapping[str, str]) -> float | None:
         """Seconds until the services answered; None without any. Raises SandboxError."""
         return None if self._services is None else await start_services(sandbox, self._services, env)
+
+    async def start_agent(self, sandbox: Sandbox, name: str, env: Mapping[str, str]) -> None:
+        engine = self._services is not None and self._services.agent_engine
+        await sandbox.start(name, self._manifest.agent, env=env, workdir=APP_DIR, with_secrets=True, with_engine=engine)
 
     async def gave_up(self, sandbox: Sandbox) -> bool:
         """Whether a service ended some time ago: its agent may wait for it to the end of its time."""
@@ -72,6 +86,24 @@ class AppLife:
             self.evidence["dump_s"] = round(await dump_state(sandbox, self._manifest), 4)
         except BuildError as error:
             self.evidence["dump_error"] = str(error)
+
+    async def keep_logs(self, sandbox: Sandbox) -> None:
+        """Of containers, as logs of the sandbox: those of other services are there already. Without them the record says why."""
+        if self._manifest.compose is None or "services_logged" in self.evidence or not await sandbox.alive():
+            return
+        try:
+            self.evidence["services_logged"] = await keep_service_logs(sandbox)
+        except (BuildError, SandboxError) as error:
+            self.evidence["services_logged"], self.evidence["service_logs_error"] = [], str(error)
+
+    async def down(self, sandbox: Sandbox) -> None:
+        """Containers end cleanly, after all is kept; whatever is left ends with the sandbox."""
+        if self._services is None or self._services.compose is None:
+            return
+        try:
+            await stop_services(sandbox, self._services)
+        except (BuildError, SandboxError) as error:
+            self.evidence["down_error"] = str(error)
 
 
 async def _end_within(sandbox: Sandbox, timeout_s: float) -> ServiceEnd | None:

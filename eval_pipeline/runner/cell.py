@@ -17,7 +17,6 @@ from eval_pipeline.domain.ids import CellKey, sandbox_name
 from eval_pipeline.domain.outcome import Stop, decide
 from eval_pipeline.domain.usage import Usage
 from eval_pipeline.environment.gone import built_again
-from eval_pipeline.environment.lifecycle import APP_DIR
 from eval_pipeline.errors import (
     Cancelled,
     EvalsError,
@@ -35,6 +34,7 @@ from eval_pipeline.runner.held import ENDING, in_words, isolation, refused
 from eval_pipeline.runner.meter import Meter, exceeded
 from eval_pipeline.runner.persist import Kept, Persisted
 from eval_pipeline.runner.setup import AGENT_ENV, Ground, lay_ground, set_up, take_ready
+from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.sandbox.base import CommandState, Limit, Phase, Sandbox
 from eval_pipeline.store.rows import Begun, Claim, OpenAttempt, Stopping
 from eval_pipeline.store.steps import has_ended
@@ -137,7 +137,9 @@ class _Attempt:
 
     async def finish(self, result: AttemptResult, *, last: bool) -> None:
         """Durable first, then the sandbox ends: what can't be ended, or a crash in between, is left to the reaper."""
-        held = {"isolation": isolation(self.context.backend)}
+        held: dict[str, object] = {"isolation": isolation(self.context.backend)}
+        if (weak := modal_plan.open_egress(self.context.backend.name, self.arm.manifest.egress)) is not None:
+            held["open_egress"] = weak
         if self._sees_egress:
             held |= await asyncio.to_thread(refused, self.context.gateway, self.attempt.sandbox)
         result = replace(result, evidence={**self._app.evidence, **result.evidence, **held})
@@ -154,7 +156,7 @@ class _Attempt:
         begun = await asyncio.to_thread(self.context.ledger.agent_started, self.claim, self.attempt.id, self.case.limits.wall_s)
         self._agent_started_at = begun.at
         if (await sandbox.state(AGENT)).phase is Phase.ABSENT:
-            await sandbox.start(AGENT, list(self.arm.manifest.agent), env=AGENT_ENV, workdir=APP_DIR, with_secrets=True)
+            await self._app.start_agent(sandbox, AGENT, AGENT_ENV)
         waits_for("its agent")
         state, stop = await self._watch(sandbox, begun)
         waits_for("the state that its app dumps")
@@ -163,6 +165,7 @@ class _Attempt:
         hit = await sandbox.limits_hit()
         await self._app.dump(sandbox)
         persisted = await self._persist(sandbox)
+        await self._app.down(sandbox)
         used_up = exceeded(self.case.limits, self.context.prices, persisted.usages, persisted.calls, begun.at.date())
         return await self._result(state, stop or self._overran(state) or used_up, persisted, hit)
 
@@ -177,6 +180,7 @@ class _Attempt:
         return await self._keep(sandbox)
 
     async def _keep(self, sandbox: Sandbox) -> Persisted:
+        await self._app.keep_logs(sandbox)
         before = self._state_before if self._app.dumped else None
         async with self.context.persister.collected(sandbox) as self._kept:
             return await self.context.persister.read(self._kept, self.context.experiment, self.key, before)

@@ -10,6 +10,7 @@ from eval_pipeline.domain.cell import CellState
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.lock import RunLock
 from eval_pipeline.errors import SpecError
+from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.specs import git
 from eval_pipeline.specs.lock import Locked
 from eval_pipeline.store.ledger import ExperimentRow
@@ -103,6 +104,12 @@ def _notes(locked: Locked, n_cases_with_judge: int) -> list[str]:
         notes.append(
             f"{unlimited} cases have no limits.cost_usd: the budget can be exceeded by what is in flight when it is reached"
         )
+    if locked.run.backend == "modal":
+        notes.append(
+            f"not held on modal: {', '.join(modal_plan.MISSING)}; `evals doctor --backend modal` says what that means for each"
+        )
+        if weak := next(filter(None, (modal_plan.open_egress("modal", arm.manifest.egress) for arm in locked.run.arms)), None):
+            notes.append(f"egress on modal: {weak}")
     if any(arm.config.get("model") == "stand-in" for arm in locked.run.arms):
         notes.append("the stand-in model is no real model: its scores show that the pipeline works, nothing more")
     return notes

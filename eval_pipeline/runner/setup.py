@@ -18,7 +18,7 @@ from eval_pipeline.runner.context import CellContext
 from eval_pipeline.runner.doing import waits_for
 from eval_pipeline.runner.warm import move_in, spec_digest, take_warm
 from eval_pipeline.sandbox import modal_plan
-from eval_pipeline.sandbox.base import OUTPUT_DIR, RUN_DIR, WORLD_DIR, Resources, Sandbox, SandboxSpec
+from eval_pipeline.sandbox.base import OUTPUT_DIR, RUN_DIR, WORLD_DIR, Engine, Resources, Sandbox, SandboxSpec
 from eval_pipeline.store.ledger import Claim, OpenAttempt
 from eval_pipeline.store.steps import holds
 from eval_pipeline.vault.delivery import Delivered
@@ -117,6 +117,7 @@ def _spec(context: CellContext, claim: Claim, attempt: OpenAttempt, ground: Grou
         secrets=ground.secrets.values,
         egress=manifest.egress,
         resources=Resources(**manifest.resources.model_dump()),
+        engine=None if manifest.compose is None else Engine.CACHED,
         lifetime_s=modal_plan.lifetime_s(run.case(key.case_name).limits.wall_s) + ADOPTABLE_S.get(context.backend.name, 0.0),
     )
 

@@ -21,7 +21,7 @@ from eval_pipeline.runner.setup import AGENT_ENV
 from eval_pipeline.runner.warm import PURPOSE, spec_digest
 from eval_pipeline.runner.workbench import Subject, prepared, subject
 from eval_pipeline.sandbox import modal_plan
-from eval_pipeline.sandbox.base import Resources, Sandbox, SandboxSpec
+from eval_pipeline.sandbox.base import Engine, Resources, Sandbox, SandboxSpec
 from eval_pipeline.specs.library import Library
 from eval_pipeline.store.warm import WarmRow, WarmRows
 
@@ -180,6 +180,7 @@ async def start_warm(services: Services, rows: WarmRows, place: Place, ttl_s: fl
         secrets=place.secrets,
         egress=manifest.egress,
         resources=Resources(**manifest.resources.model_dump()),
+        engine=None if manifest.compose is None else Engine.CACHED,
     )
     began = time.monotonic()
     try:

@@ -19,7 +19,7 @@ from eval_pipeline.errors import NotFound, SpecError
 from eval_pipeline.host import reachable_root
 from eval_pipeline.runner.services import Services
 from eval_pipeline.sandbox import modal_plan
-from eval_pipeline.sandbox.base import Backend, Resources, Sandbox, SandboxInfo, SandboxSpec
+from eval_pipeline.sandbox.base import Backend, Engine, Resources, Sandbox, SandboxInfo, SandboxSpec
 from eval_pipeline.specs.library import Library
 from eval_pipeline.specs.lock import lock_app, read_manifest, refuse_misfits
 from eval_pipeline.store.snapshots import restore
@@ -92,6 +92,7 @@ async def furnished(services: Services, at: Subject, layers: Prepared, *, purpos
         egress=means.egress,
         egress_local=means.egress_local,
         resources=Resources(**manifest.resources.model_dump()),
+        engine=None if manifest.compose is None else Engine.CACHED,
     )
     sandbox = await backend.get_or_create(spec)
     try:

@@ -96,6 +96,13 @@ class Address:
         return f"{self.host}:{self.port}"
 
 
+class Engine(StrEnum):
+    """Of containers, in a sandbox with a kernel of its own. pulls: images from what egress allows. cached: those that a layer holds."""
+
+    PULLS = "pulls"
+    CACHED = "cached"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Resources:
     """cpu in cores; the rest in MiB."""
@@ -112,6 +119,7 @@ class SandboxSpec:
     files: read-only files by absolute path under /run/evals. secrets: environment that only commands started with
     `with_secrets=True` see; never in an argv, a tag, a log or the host's file system. egress: `host:port` endpoints.
     egress_local: those of `egress` that may have a private address; of any other one a private address is refused.
+    engine: a container engine runs inside, and what it holds becomes part of a layer. A backend without one raises SpecError.
     lifetime_s: after which it is ended by itself, whoever is there to look after it; None: as late as the backend allows.
     """
 
@@ -125,6 +133,7 @@ class SandboxSpec:
     egress: Sequence[str] = ()
     egress_local: Sequence[str] = ()
     resources: Resources = Resources()
+    engine: Engine | None = None
     lifetime_s: float | None = None
 
 
@@ -173,8 +182,17 @@ class Sandbox(Protocol):
     def name(self) -> str: ...
 
     async def start(
-        self, command_id: str, argv: Sequence[str], *, env: Mapping[str, str], workdir: str, with_secrets: bool = False
-    ) -> None: ...
+        self,
+        command_id: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        workdir: str,
+        with_secrets: bool = False,
+        with_engine: bool = False,
+    ) -> None:
+        """with_engine: the command may use the container engine, and so is as good as root in its sandbox."""
+        ...
 
     async def state(self, command_id: str) -> CommandState: ...
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from eval_pipeline.errors import ForeignSandbox, LayerGone, SandboxError, SandboxLost
+from eval_pipeline.sandbox import modal_engine
 from eval_pipeline.sandbox import modal_plan as plan
 from eval_pipeline.sandbox import modal_scripts as scripts
 from eval_pipeline.sandbox.base import ContextFile, Pulled, Sandbox, SandboxInfo, SandboxSpec
@@ -129,6 +130,7 @@ class ModalBackend:
         scripts.check_values("a secret", [*spec.secrets.values()])
         domains = plan.domains(spec.egress, spec.egress_local)
         lifetime_s = plan.check_lifetime(spec.name, spec.lifetime_s or plan.MAX_LIFETIME_S)
+        plan.check_engine(spec.name, spec.engine is not None, self._settings.runtime)
         async with self._turn():
             machine = await self._last(spec) or await self._create(spec, domains, lifetime_s)
             made = self._sandbox(machine, spec.secrets)
@@ -182,11 +184,12 @@ class ModalBackend:
             resources=spec.resources,
             lifetime_s=lifetime_s,
         )
+        entrypoint = scripts.ENTRYPOINT if spec.engine is None else modal_engine.entrypoint(spec.engine)
         pause_s, longest_s = _THROTTLED_S
         for tried in range(_THROTTLED_TRIES):
             await self._throttle()
             try:
-                return await self.cloud.create(wanted, scripts.ENTRYPOINT)
+                return await self.cloud.create(wanted, entrypoint)
             except NameTaken:
                 # our own, made by somebody else this moment, or by a call whose answer never came
                 if (found := await self.cloud.named(spec.name)) is not None:

@@ -17,7 +17,8 @@ MODEL_STAND_IN = "model-stand-in:80"
 """The endpoint of this machine's own gateway: nothing on Modal leads there, so it is left out of an allowlist."""
 
 MISSING = {
-    "egress": "no attempt to reach a host is recorded; hosts are matched by the name in the TLS greeting, on port 443; names resolve to anybody",
+    "egress": "the allowlist goes by the name in a TLS greeting on port 443: not by who answers there; names are resolved for anybody, "
+    "whatever stands in them; other ports are Modal's to close (`evals doctor --backend modal --try egress` looks); nothing is recorded",
     "disk": "Modal does not cap what a sandbox writes at disk_mib, nor tell",
     "memory": "Modal ends what exceeds memory_mib and does not tell it from another end",
     "pids": "Modal does not cap the number of processes, nor tell",
@@ -65,6 +66,20 @@ def refuse(who: str, egress: Collection[str], model: object) -> None:
 def usd_per_hour(cpu: float, memory_mib: int) -> float:
     """At most what a sandbox with these requests costs while it uses no more than them."""
     return 3600 * (cpu * CORE_USD_PER_S + memory_mib / 1024 * GIB_USD_PER_S)
+
+
+def check_engine(what: str, engine: bool, runtime: str) -> None:
+    """Raises SpecError for a container engine without a kernel of its own."""
+    if engine and runtime != "vm":
+        raise SpecError(
+            f"{what} needs a container engine (`services.compose`), and the runtime {runtime!r} has no kernel for one",
+            hint="take the runtime `vm`: EVALS_MODAL_RUNTIME=vm",
+        )
+
+
+def open_egress(backend: str, egress: Collection[str]) -> str | None:
+    """What the allowlist of an agent that may reach somebody does not hold on that backend; None when it holds there, or is empty."""
+    return MISSING["egress"] if backend == "modal" and domains(egress) else None
 
 
 def lifetime_s(wall_s: float) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eval_pipeline.errors import EvalsError, SandboxError
-from eval_pipeline.sandbox.base import Phase, Sandbox, SandboxSpec
+from eval_pipeline.sandbox.base import Engine, Phase, Sandbox, SandboxSpec
 from eval_pipeline.sandbox.modal import ModalBackend
 from eval_pipeline.sandbox.modal_calls import Throttled
 
@@ -42,6 +42,24 @@ echo "another name resolves: $(getent hosts {REFUSED} >/dev/null && echo yes || 
 """
 
 
+_WITH_ENGINE = b"""FROM debian:12
+RUN [ -x /usr/sbin/dockerd ] && command -v busybox >/dev/null || { apt-get update -qq && \\
+  apt-get install -y -qq --no-install-recommends docker.io iptables busybox-static; }
+"""
+_CONTAINERS = """
+log=/run/evals/logs/engine.stderr n=0
+until docker info >/dev/null 2>&1; do
+  n=$((n + 1)); [ $n -lt 150 ] || { echo "no engine within 30 s:"; tail -n 5 $log; exit 1; }
+  sleep 0.2
+done
+tar -cf - -C "$(dirname "$(command -v busybox)")" busybox | docker import - probe >/dev/null || exit 1
+docker network create probe >/dev/null && docker run --rm --network probe probe /busybox true || exit 1
+echo "storage $(docker info -f '{{.Driver}}'), cgroup v$(docker info -f '{{.CgroupVersion}}')"
+grep -h 'no packet filter' $log || echo "packet filter works"
+[ -c /dev/fuse ] && echo "FUSE is there" || echo "no /dev/fuse"
+"""
+
+
 @dataclass(frozen=True)
 class Tried:
     what: str
@@ -70,9 +88,10 @@ def _spec(purpose: str, **more: object) -> SandboxSpec:
     return SandboxSpec(name=f"probe-{secrets.token_hex(8)}", installation="doctor", **options)  # pyright: ignore[reportArgumentType]
 
 
-async def _run(sandbox: Sandbox, script: str, *words: str) -> str:
+async def _run(sandbox: Sandbox, script: str, *words: str, with_engine: bool = False) -> str:
     """What it printed. Raises SandboxError when it failed."""
-    await sandbox.start("probe", ["sh", "-c", script, "sh", *words], env={}, workdir="/", with_secrets=True)
+    argv = ["sh", "-c", script, "sh", *words]
+    await sandbox.start("probe", argv, env={}, workdir="/", with_secrets=True, with_engine=with_engine)
     async with asyncio.timeout(_COMMAND_TIMEOUT_S):
         while (state := await sandbox.state("probe")).phase is Phase.RUNNING:
             await asyncio.sleep(0.2)
@@ -144,6 +163,17 @@ async def egress(backend: ModalBackend, _: Path) -> str:
         await sandbox.terminate()
 
 
+async def containers(backend: ModalBackend, _: Path) -> str:
+    ref = await backend.base_layer(dockerfile=_WITH_ENGINE)
+    began = time.monotonic()
+    sandbox = await backend.get_or_create(_spec("probe", layers=[ref], engine=Engine.CACHED))
+    try:
+        said = await _run(sandbox, _CONTAINERS, with_engine=True)
+    finally:
+        await sandbox.terminate()
+    return f"a container ran on its own network after {time.monotonic() - began:.1f} s; {'; '.join(said.splitlines())}"
+
+
 async def rate(backend: ModalBackend, _: Path) -> str:
     """Without our own throttle, so that Modal's shows."""
     await backend.base_layer()
@@ -160,5 +190,5 @@ async def rate(backend: ModalBackend, _: Path) -> str:
 
 
 ALWAYS: Mapping[str, Step] = {"token": token, "image": image, "secrets": secret_access, "sandbox": round_trip}
-ON_REQUEST: Mapping[str, Step] = {"snapshot": snapshot, "egress": egress, "rate": rate}
+ON_REQUEST: Mapping[str, Step] = {"snapshot": snapshot, "egress": egress, "containers": containers, "rate": rate}
 """What only the real service can show."""

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 from eval_pipeline.errors import SandboxError, SandboxLost
 from eval_pipeline.sandbox import modal_bundle as bundle
-from eval_pipeline.sandbox import modal_ports
+from eval_pipeline.sandbox import modal_engine, modal_ports
 from eval_pipeline.sandbox import modal_scripts as scripts
 from eval_pipeline.sandbox.base import OUTPUT_DIR, RUN_DIR, Address, Collected, CommandState, Limit, Phase
 from eval_pipeline.sandbox.leading import led_here
@@ -76,10 +76,19 @@ class ModalSandbox:
         return await self.patiently(lambda: self.machine.exec(argv, env=ROOT_ENVIRONMENT, stdin=stdin))
 
     async def start(
-        self, command_id: str, argv: Sequence[str], *, env: Mapping[str, str], workdir: str, with_secrets: bool = False
+        self,
+        command_id: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        workdir: str,
+        with_secrets: bool = False,
+        with_engine: bool = False,
     ) -> None:
         script.check_id(command_id)
-        content = script.command_script(argv, {**scripts.ENVIRONMENT, **env}, workdir, False, run=scripts.RUN_AS_USER)
+        run = scripts.RUN_WITH_ENGINE if with_engine else scripts.RUN_AS_USER
+        given = {**scripts.ENVIRONMENT, **(modal_engine.ENVIRONMENT if with_engine else {}), **env}
+        content = script.command_script(argv, given, workdir, False, run=run)
         done = await self.as_root(scripts.START, command_id, stdin=content, secrets=self._secrets if with_secrets else None)
         if done.code != 0:
             raise SandboxError(f"{command_id} could not be started in {self.name}: {done.complaint}")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eval_pipeline.errors import SpecError
+from eval_pipeline.sandbox import modal_engine
 from eval_pipeline.sandbox.base import OUTPUT_DIR, RUN_DIR, WORLD_DIR
 
 UID = 1000
@@ -25,6 +26,7 @@ ROOT_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 _DROP = ("setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all")
 AS_USER = (*_DROP, "--no-new-privs", "--")
 RUN_AS_USER = " ".join(("exec", *AS_USER, "setsid --"))
+RUN_WITH_ENGINE = RUN_AS_USER.replace("--clear-groups", f"--groups={modal_engine.GID}")
 
 # /usr and what is linked into it, the loader's configuration and / itself stay root's: the runner runs from there. A user may add to
 # the sticky / and /etc but not replace in them. All else is the user's, as a cell's own root file system is.
@@ -110,7 +112,7 @@ LOG_NAMES = f'cd {RUN_DIR}/logs || exit 0; for f in *.stdout *.stderr; do [ ! -e
 
 # What a layer must not take along ends and goes
 SEAL = f"""set -eu
-n=0
+{modal_engine.STOP}n=0
 while [ $n -lt 100 ]; do
   {" ".join(AS_USER)} sh -c 'kill -s KILL -- -1' 2>/dev/null || :
   left=0

@@ -117,6 +117,8 @@ def _lock(repo: Path, app_path: str, arm: ArmSpec) -> LockedArm:
         )
     if manifest.image.requirements is not None:
         git.read_file(repo, tree, manifest.image.requirements)  # asked here, before anything is spent
+    if manifest.compose is not None:
+        git.read_file(repo, tree, manifest.compose)
     return LockedArm(name=arm.name, ref=arm.ref, commit=commit, tree=tree, manifest=manifest, config=canonical_config(arm.config))
 
 
@@ -165,16 +167,16 @@ _UNSUPPORTED: dict[str, Sequence[tuple[Callable[[AppManifest], str | None], str,
             "write `image: {base: host}` and put what the image holds into `build`, or use a backend that has images",
         ),
         (
-            lambda manifest: manifest.services.compose if manifest.services else None,
+            lambda manifest: manifest.compose,
             "`services.compose` can't run on the backend `local`: its sandboxes share this machine's kernel and hold no engine",
             "start the same programs as plain processes with `services: {up: [...], ready: [...]}`, or use a backend of virtual machines",
         ),
     ),
     "modal": (
         (
-            lambda manifest: manifest.services.compose if manifest.services else None,
-            "`services.compose` can't run on the backend `modal`: nothing starts an engine there",
-            "start the same programs as plain processes with `services: {up: [...], ready: [...]}`",
+            lambda manifest: manifest.compose if manifest.image.base is not None else None,
+            "`services.compose` needs a container engine, and the image `base: host` has none",
+            "write `image: {dockerfile: Dockerfile}` and install docker.io, iptables and docker-compose there",
         ),
     ),
 }

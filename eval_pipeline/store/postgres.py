@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import sys
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -43,11 +44,17 @@ class ServerStatus:
 def embedded_server(settings: Settings) -> Generator[str]:
     """The URL of the database `evals`, for as long as the context is open; `settings.postgres_url` when that is set.
 
-    A process that outlives this one enters the context itself. Raises LedgerUnavailable with the reason and the way out.
+    A process that outlives this one enters the context itself. Raises LedgerUnavailable with the reason and the way out, SpecError for
+    a URL that is none, or without one on a machine that can't keep a server.
     """
     if settings.postgres_url is not None:
         yield normalised(settings.postgres_url)
         return
+    if sys.platform != "linux":
+        raise SpecError(
+            f"the embedded PostgreSQL is kept by what Linux tells of its processes, and this is {sys.platform}",
+            hint="name a server of your own: export EVALS_POSTGRES_URL=postgresql://user:password@host:5432/database",
+        )
     with _registered(settings) as url:
         yield url
 

@@ -56,6 +56,12 @@ class CellView:
         kept = [attempt for attempt in self.attempts if attempt.discarded is None]
         return any(attempt.evidence.get("isolation", {}).get("level") == "unsafe" for attempt in kept)
 
+    @property
+    def open_egress(self) -> str | None:
+        """What did not hold of the list of hosts that an attempt's agent might reach; None when it held."""
+        kept = [attempt for attempt in self.attempts if attempt.discarded is None]
+        return next(filter(None, (attempt.evidence.get("open_egress") for attempt in kept)), None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:

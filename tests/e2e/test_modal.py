@@ -31,7 +31,7 @@ def running(project: Project, name: str, count: int) -> None:
 
 
 def test_an_experiment_runs_on_modal_and_leaves_nothing(project: Project, modal_server: LoopbackModal) -> None:
-    project.manifest(restore=["bin/restore"], build=["bin/build"])
+    project.manifest(restore=["bin/restore"], build=["bin/build"], egress=["api.example.com:443"])
     project.commit(
         {
             "bin/build": "#!/bin/sh\necho built >/app/built\n",
@@ -51,7 +51,12 @@ def test_an_experiment_runs_on_modal_and_leaves_nothing(project: Project, modal_
     assert [one["name"] for one in ours if one["alive"] or one["folder"]] == []
     agents = [one for one in ours if one["tags"].get("purpose") == "cell"]
     assert len(agents) == 4
-    assert {(one["runtime"], one["timeout_s"], one["memory_mib"], one["network"]) for one in agents} == {("vm", 4500, 1024, 2)}
+    assert {(one["runtime"], one["timeout_s"], one["memory_mib"], *one["domains"]) for one in agents} == {
+        ("vm", 4500, 1024, "api.example.com")
+    }
+    assert [one["domains"] for one in ours if one["tags"].get("purpose") == "build"] == [[]] * 2
+    shown = [project.evals("experiment", "status", name), project.evals("leaderboard", name)]
+    assert all("by the name in a TLS greeting on port 443" in one["open_egress"] for one in shown)
     assert project.evals("sandbox", "list", "--backend", "modal") == []
 
 

@@ -28,10 +28,10 @@ from eval_pipeline.sandbox.local.places import prepare
 class Loopback:
     """The server, and beside it over HTTP: the volumes' blocks, and what a test orders and looks up."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, programs: Path | None) -> None:
         self.orders = Faults()
         self.volumes = Volumes(folder / "volumes")
-        images = Images(folder / "images", prepare(folder / "host"))
+        images = Images(folder / "images", prepare(folder / "host"), programs)
         self.control = Control(folder / "sandboxes", images, self.volumes, self.orders)
         self.exposed = [
             Exposed(ModalClientBase, self.control, self.orders),
@@ -116,8 +116,8 @@ class Loopback:
         )
 
 
-async def serve(folder: Path) -> None:
-    loopback = Loopback(folder)
+async def serve(folder: Path, programs: Path | None) -> None:
+    loopback = Loopback(folder, programs)
     runner = web.AppRunner(loopback.application(), access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
@@ -138,12 +138,13 @@ async def serve(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    folder: Path = parser.parse_args().folder
+    parser.add_argument("--programs", type=Path, help="A tree whose /usr holds a container engine, for virtual machines.")
+    told = parser.parse_args()
     if sys.version_info < (3, 12):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             asyncio.set_child_watcher(asyncio.PidfdChildWatcher())  # one thread a process would be too many
-    asyncio.run(serve(folder))
+    asyncio.run(serve(told.folder, told.programs))
 
 
 if __name__ == "__main__":

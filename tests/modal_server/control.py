@@ -223,7 +223,7 @@ class Control:
         image = self.images.get(wanted.image_id)
         sandbox_id = "sb-v2" + uuid.uuid4().hex[:26].upper()
         mounts = [(self._mounted(mount), mount.mount_path) for mount in wanted.volume_mounts]
-        machine = Machine(self._folder / sandbox_id, self.images.host, image.layers, mounts)
+        machine = Machine(self._folder / sandbox_id, self.images.host, image.layers, mounts, vm=wanted.runtime == "vm")
         running = Running(
             id=sandbox_id,
             task_id=f"ta-{uuid.uuid4().hex[:22]}V",

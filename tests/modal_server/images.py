@@ -38,13 +38,18 @@ class Image:
 
 
 class Images:
-    def __init__(self, folder: Path, places: Places) -> None:
+    def __init__(self, folder: Path, places: Places, programs: Path | None = None) -> None:
+        """programs: a tree whose /usr lies over this machine's, with a container engine in it."""
         self._folder = folder
         self.folder = folder / "layers"
         self.folder.mkdir(parents=True)
         self._base = _make_base(folder / "base")
         python = ["--ro-bind", sys.base_prefix, "/opt/python"] if not sys.base_prefix.startswith("/usr") else []
-        self.host = Host(places.bwrap, (*host_binds(), *python))
+        binds = host_binds()
+        if programs is not None:
+            at = binds.index("/usr") - 1
+            binds[at : at + 3] = ["--overlay-src", "/usr", "--overlay-src", str(programs / "usr"), "--ro-overlay", "/usr"]
+        self.host = Host(places.bwrap, (*binds, *python), engines=programs is not None)
         self.known: dict[str, Image] = {}
         self._recipes: dict[str, api_pb2.Image] = {}
         self.names: dict[str, str] = {}

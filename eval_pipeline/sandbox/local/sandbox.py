@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from eval_pipeline.errors import SandboxError, SandboxLost
+from eval_pipeline.errors import SandboxError, SandboxLost, SpecError
 from eval_pipeline.sandbox.base import OUTPUT_DIR, Address, Collected, CommandState, Limit, Phase
 from eval_pipeline.sandbox.local import bundle, disk, launch, limits, ports, script
 from eval_pipeline.sandbox.local.places import Places
@@ -46,8 +46,19 @@ class LocalSandbox:
         return self.home.name
 
     async def start(
-        self, command_id: str, argv: Sequence[str], *, env: Mapping[str, str], workdir: str, with_secrets: bool = False
+        self,
+        command_id: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        workdir: str,
+        with_secrets: bool = False,
+        with_engine: bool = False,
     ) -> None:
+        if with_engine:
+            raise SpecError(
+                f"{command_id} asks for a container engine, and {self.name} has none: it shares this machine's kernel"
+            )
         content = script.command_script(argv, env, workdir, with_secrets)
         await asyncio.to_thread(self._start, script.check_id(command_id), content)
 
