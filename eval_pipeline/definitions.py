@@ -9,6 +9,7 @@ from eval_pipeline.defs.automation import repair_records, results_job, score_fin
 from eval_pipeline.defs.notifications import send_notifications
 from eval_pipeline.defs.reaping import reap_sandboxes
 from eval_pipeline.defs.resources import EvalsResource
+from eval_pipeline.defs.retention import archive_experiments
 from eval_pipeline.defs.runs import rerun_failed_cells, run_cells
 from eval_pipeline.defs.secrets import sandbox_secrets, secrets_job, sync_secrets_hourly
 from eval_pipeline.defs.warm import warm_sandboxes
@@ -17,7 +18,7 @@ defs = dg.Definitions(
     assets=[world_snapshots, sandbox_secrets, app_image, warm_sandboxes, cell_results, scored_table, leaderboard],
     asset_checks=[completeness, infra_rate, leaked_sandboxes],
     jobs=[snapshot_job, secrets_job, image_job, run_cells, rerun_failed_cells, results_job],
-    sensors=[score_finished_experiments, repair_records, reap_sandboxes, send_notifications],
+    sensors=[score_finished_experiments, repair_records, reap_sandboxes, send_notifications, archive_experiments],
     schedules=[sync_secrets_hourly, build_app_image_hourly],
     resources={"evals": EvalsResource()},
     executor=dg.in_process_executor,

@@ -28,6 +28,18 @@ class ModalSettings:
     ecr_secret: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class RetentionSettings:
+    """When experiments are archived by themselves; never open ones.
+
+    after_days: since anything happened to it. over: of so many that are not archived, the oldest go. keep: the newest so many stay.
+    """
+
+    after_days: int = 90
+    over: int = 200
+    keep: int = 20
+
+
 UNSAFE_VARIABLE = "EVALS_UNSAFE_NO_ISOLATION"
 
 
@@ -50,6 +62,7 @@ class Settings:
     unsafe_no_isolation: bool = False
     webhook_url: str | None = field(default=None, repr=False)
     modal: ModalSettings = ModalSettings()
+    retention: RetentionSettings = RetentionSettings()
 
     @property
     def dagster_home(self) -> Path:
@@ -82,7 +95,7 @@ def _project_root(start: Path) -> Path:
 
 def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
     """Read EVALS_STATE_DIR, EVALS_WORLDS_DIR, EVALS_POSTGRES_URL, EVALS_ARTIFACTS_URL, EVALS_SECRETS_FILE,
-    EVALS_UNSAFE_NO_ISOLATION, EVALS_WEBHOOK_URL and EVALS_MODAL_*.
+    EVALS_UNSAFE_NO_ISOLATION, EVALS_WEBHOOK_URL, EVALS_ARCHIVE_* and EVALS_MODAL_*.
 
     Paths default to `.evals` and `worlds_src` in the nearest folder above `cwd` that holds a `worlds_src`.
     EVALS_POSTGRES_EMBEDDED=1 marks the URL as our own embedded server's, exported for Dagster's sake (`dagster_environment`).
@@ -98,6 +111,11 @@ def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = N
         unsafe_no_isolation=_permitted(env.get(UNSAFE_VARIABLE) or "0"),
         webhook_url=_webhook(env.get("EVALS_WEBHOOK_URL") or None),
         modal=_modal(env),
+        retention=RetentionSettings(
+            after_days=_count(env, "EVALS_ARCHIVE_AFTER_DAYS", 90),
+            over=_count(env, "EVALS_ARCHIVE_OVER", 200),
+            keep=_count(env, "EVALS_ARCHIVE_KEEP", 20),
+        ),
     )
 
 
@@ -127,6 +145,13 @@ def _rate(value: str) -> float:
     if not 0 < rate < float("inf"):
         raise SpecError(f"EVALS_MODAL_CREATES_PER_S is {value!r}", hint="set it to a number of sandboxes a second")
     return rate
+
+
+def _count(env: Mapping[str, str], name: str, default: int) -> int:
+    value = env.get(name) or str(default)
+    if not value.isdecimal():
+        raise SpecError(f"{name} is {value!r}", hint="set it to a whole number")
+    return int(value)
 
 
 def _webhook(url: str | None) -> str | None:

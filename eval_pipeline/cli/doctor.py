@@ -56,6 +56,7 @@ def command(settings: Settings, backend: str, tries: tuple[str, ...], as_json: b
         _tried("postgres", lambda: _postgres(settings)),
         _tried("worlds", lambda: _worlds(settings)),
         _tried("artifacts", lambda: _artifacts(settings)),
+        _tried("partitions", lambda: _partitions(settings)),
         _tried("notifications", lambda: _notifications(settings)),
     ]
     broken = [finding.what for finding in findings if not finding.works]
@@ -157,3 +158,13 @@ def _notifications(settings: Settings) -> Finding:
     told = "a webhook is told" if settings.webhook_url else "nobody is told (EVALS_WEBHOOK_URL)"
     said = f"{told}; {outbox.waiting} waiting, {outbox.given_up} given up"
     return Finding("notifications", True, said + (f"; last error: {outbox.error}" if outbox.error else ""))
+
+
+def _partitions(settings: Settings) -> Finding:
+    from eval_pipeline.runner.retention import MOST_PARTITIONS, partitions_warning
+    from eval_pipeline.store.records import open_records
+
+    with open_records(settings) as records:
+        n_cells = records.views.n_partitions()
+    warning = partitions_warning(n_cells)
+    return Finding("partitions", True, f"warning: {warning}" if warning else f"{n_cells} of {MOST_PARTITIONS} that Dagster bears")

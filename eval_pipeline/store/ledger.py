@@ -108,7 +108,9 @@ class Ledger:
 
     def restore(self, experiment: str) -> None:
         """Take the experiment back from the archive; nothing happens when it is not there."""
-        self._run(lambda c: c.execute(sa.update(experiments).where(experiments.c.id == experiment).values(archived_at=None)))
+        away = sa.and_(experiments.c.id == experiment, experiments.c.archived_at.is_not(None))
+        change = sa.update(experiments).where(away).values(archived_at=None, restored_at=sa.func.now())
+        self._run(lambda c: c.execute(change))
 
     def find(self, experiment_id: str) -> ExperimentRow | None:
         """By its whole id, archived or not."""

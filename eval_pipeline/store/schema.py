@@ -110,6 +110,7 @@ experiments = sa.Table(
     _now("ran_at"),  # when its file was run last
     sa.Column("cancel_requested_at", Time),
     sa.Column("archived_at", Time),
+    sa.Column("restored_at", Time),  # when it was taken back from the archive last
     sa.Index("ix_experiments_source", "name", "source_digest"),
 )
 

@@ -93,6 +93,23 @@ class Pulse:
     n_infra: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rested:
+    """idle_s: since anything happened to it, a restore included. at_rest: cancelled, or every cell ended; and nobody works on it."""
+
+    experiment: str
+    idle_s: float
+    at_rest: bool
+
+
+_RESTED = sa.text("""
+select e.id as experiment,
+  extract(epoch from now() - greatest(e.ran_at, e.restored_at, max(c.updated_at)))::double precision as idle_s,
+  (e.cancel_requested_at is not null or bool_and(c.state in ('done', 'failed')))
+  and not exists (select 1 from evals.cells o join evals.engines g on g.id = o.engine_id
+    where o.experiment_id = e.id and g.ended_at is null and g.lease_until > now()) as at_rest
+from evals.experiments e join evals.cells c on c.experiment_id = e.id
+where e.archived_at is null group by e.id""")
 _PULSES = sa.text("""
 select e.id as experiment, e.budget_usd,
   e.committed_usd - coalesce(sum(a.reserved_usd) filter (where a.ended_at is null), 0) as spent_usd,
@@ -143,6 +160,16 @@ class Views:
             states = {**seen.states, state: seen.states.get(state, 0) + count}
             tallies[name] = Tally(states=states, outcomes=outcomes, working=seen.working or working, finished_at=latest)
         return tallies
+
+    def rested(self) -> list[Rested]:
+        """Experiments that are not archived."""
+        rows = self._database.run(lambda c: c.execute(_RESTED).mappings().all())
+        return [Rested(**row) for row in rows]
+
+    def n_partitions(self) -> int:
+        """Cells of experiments that are not archived."""
+        total = sa.select(sa.func.coalesce(sa.func.sum(experiments.c.n_cells), 0).label("n"))
+        return int(self._all(total.where(experiments.c.archived_at.is_(None)))[0].n)
 
     def pulses(self) -> list[Pulse]:
         """Of experiments that something happened to within a day."""
