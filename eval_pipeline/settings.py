@@ -40,6 +40,13 @@ class RetentionSettings:
     keep: int = 20
 
 
+@dataclass(frozen=True, kw_only=True)
+class JudgeSettings:
+    """timeout_s: the deadline of one call to a judge. How many are made at once is in the ledger: `evals judge limits`."""
+
+    timeout_s: float = 120.0
+
+
 UNSAFE_VARIABLE = "EVALS_UNSAFE_NO_ISOLATION"
 
 
@@ -63,6 +70,7 @@ class Settings:
     webhook_url: str | None = field(default=None, repr=False)
     modal: ModalSettings = ModalSettings()
     retention: RetentionSettings = RetentionSettings()
+    judge: JudgeSettings = JudgeSettings()
 
     @property
     def dagster_home(self) -> Path:
@@ -95,7 +103,7 @@ def _project_root(start: Path) -> Path:
 
 def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
     """Read EVALS_STATE_DIR, EVALS_WORLDS_DIR, EVALS_POSTGRES_URL, EVALS_ARTIFACTS_URL, EVALS_SECRETS_FILE,
-    EVALS_UNSAFE_NO_ISOLATION, EVALS_WEBHOOK_URL, EVALS_ARCHIVE_* and EVALS_MODAL_*.
+    EVALS_UNSAFE_NO_ISOLATION, EVALS_WEBHOOK_URL, EVALS_ARCHIVE_*, EVALS_JUDGE_TIMEOUT_S and EVALS_MODAL_*.
 
     Paths default to `.evals` and `worlds_src` in the nearest folder above `cwd` that holds a `worlds_src`.
     EVALS_POSTGRES_EMBEDDED=1 marks the URL as our own embedded server's, exported for Dagster's sake (`dagster_environment`).
@@ -116,6 +124,7 @@ def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = N
             over=_count(env, "EVALS_ARCHIVE_OVER", 200),
             keep=_count(env, "EVALS_ARCHIVE_KEEP", 20),
         ),
+        judge=JudgeSettings(timeout_s=_positive(env, "EVALS_JUDGE_TIMEOUT_S", "120", "a number of seconds")),
     )
 
 
@@ -132,19 +141,20 @@ def _modal(env: Mapping[str, str]) -> ModalSettings:
         region=env.get("EVALS_MODAL_REGION") or None,
         runtime=cast(Literal["vm", "gvisor"], runtime),
         max_sandboxes=int(most),
-        creates_per_s=_rate(env.get("EVALS_MODAL_CREATES_PER_S") or "5"),
+        creates_per_s=_positive(env, "EVALS_MODAL_CREATES_PER_S", "5", "a number of sandboxes a second"),
         ecr_secret=env.get("EVALS_MODAL_ECR_SECRET") or None,
     )
 
 
-def _rate(value: str) -> float:
+def _positive(env: Mapping[str, str], name: str, default: str, what: str) -> float:
+    value = env.get(name) or default
     try:
-        rate = float(value)
+        number = float(value)
     except ValueError:
-        rate = 0.0
-    if not 0 < rate < float("inf"):
-        raise SpecError(f"EVALS_MODAL_CREATES_PER_S is {value!r}", hint="set it to a number of sandboxes a second")
-    return rate
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise SpecError(f"{name} is {value!r}", hint=f"set it to {what}")
+    return number
 
 
 def _count(env: Mapping[str, str], name: str, default: int) -> int:

@@ -113,6 +113,11 @@ def test_modal_and_boto3_are_only_behind_their_ports() -> None:
     assert users("boto3") | users("botocore") == {"store/artifacts_s3.py"}
 
 
+def test_judges_libraries_are_only_behind_their_client() -> None:
+    assert users("pydantic_ai") == users("openai") == users("anthropic") == {"scoring/judge_client.py"}
+    assert _modules_after(f"import {NAME}.scoring.judge_client, {NAME}.runner.judges").isdisjoint({"pydantic_ai", "openai"})
+
+
 def test_the_domain_is_pure() -> None:
     allowed = {"pydantic", NAME, *sys.stdlib_module_names} - {
         "os",

@@ -4,17 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from eval_pipeline.analysis.judged import judged_row
 from eval_pipeline.analysis.leaderboard import Leaderboard, leaderboard
-from eval_pipeline.analysis.tables import ScoredCell, scored_table
+from eval_pipeline.analysis.tables import ScoredCell, asked_of, scored_table
+from eval_pipeline.domain.ids import CellKey
+from eval_pipeline.scoring.judge_votes import judge_version
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
+from eval_pipeline.store.verdicts import VerdictRow
+from eval_pipeline.store.views import CellView
 
 
 def load_table(records: Records, experiment: ExperimentRow, keys: Sequence[str] | None = None) -> list[ScoredCell]:
     """keys: only those cells; None means all."""
     cells = records.views.cells(experiment.id, keys)
     bundles = [cell.counted.bundle for cell in cells if cell.counted is not None and cell.counted.bundle is not None]
-    return scored_table(experiment, cells, records.verdicts.of_bundles(bundles))
+    verdicts = records.verdicts.of_bundles(bundles) | _of_judge(records, experiment, cells)
+    return scored_table(experiment, cells, verdicts)
+
+
+def _of_judge(records: Records, experiment: ExperimentRow, cells: Sequence[CellView]) -> dict[str, VerdictRow]:
+    """By question. Only what the experiment's judge said, as it is now: votes of another one stay apart."""
+    judge = experiment.score.judge
+    if judge is None:
+        return {}
+    asked: dict[str, bool] = {}
+    for cell in cells:
+        if cell.counted is not None:
+            key = CellKey.parse(cell.key)
+            counts = {one.id: one.per_occurrence for one in experiment.score.cases[key.case_name].rubric.criteria}
+            asked |= {digest: counts[name] for name, digest in asked_of(experiment, key, cell.counted).items()}
+    linked = records.judge_calls.requests(asked)
+    votes = records.verdicts.votes((request for request, _ in linked.values()), judge_version(judge))
+    return {
+        question: judged_row(votes[request], unseen, per_occurrence=asked[question])
+        for question, (request, unseen) in linked.items()
+        if request in votes
+    }
 
 
 def load_leaderboard(records: Records, experiment: ExperimentRow) -> Leaderboard:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +11,9 @@ from eval_pipeline.analysis.stats import CriterionVerdict, cell_value, critical_
 from eval_pipeline.domain.cell import CellState, Outcome
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.lock import ScoredCase
+from eval_pipeline.domain.rubric import Criterion
 from eval_pipeline.domain.usage import Usage
+from eval_pipeline.scoring.judge_questions import judge_questions
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.scoring.verdicts import compared_state, questions
 from eval_pipeline.store.ledger import ExperimentRow
@@ -21,7 +23,10 @@ from eval_pipeline.store.views import AttemptView, CellView
 
 @dataclass(frozen=True, kw_only=True)
 class CriterionRow:
-    """status: ok, failed (asked, no verdict could be had) or not_judged (nobody was asked yet)."""
+    """status: ok, failed (asked, no verdict could be had), abstained (the judge could not tell) or not_judged (nobody was asked yet).
+
+    quotes: what a judge quoted of the work.
+    """
 
     id: str
     text: str
@@ -30,6 +35,7 @@ class CriterionRow:
     verdict: float | None
     status: str
     reason: str | None
+    quotes: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +85,8 @@ def _scored(experiment: ExperimentRow, cell: CellView, verdicts: Mapping[str, Ve
     key = CellKey.parse(cell.key)
     rubric = experiment.score.cases[key.case_name]
     status = _status(cell)
-    rows = _criteria(rubric, experiment.run.worlds[key.world], cell.counted, verdicts)
+    asked = {} if cell.counted is None else asked_of(experiment, key, cell.counted)
+    rows = [_criterion(criterion, verdicts.get(asked.get(criterion.id, ""))) for criterion in rubric.rubric.criteria]
     decided = [CriterionVerdict.of(criterion, row.verdict) for criterion, row in zip(rubric.rubric.criteria, rows, strict=True)]
     raw = score_cell(decided, experiment.score.policy)
     score = cell_value(status, raw.score)
@@ -96,7 +103,7 @@ def _scored(experiment: ExperimentRow, cell: CellView, verdicts: Mapping[str, Ve
         passed=_passed(status, score, rubric, decided),
         n_criteria=len(rows),
         n_not_judged=sum(row.status == "not_judged" for row in rows) if status in (Outcome.OK, Outcome.REFUSAL) else 0,
-        n_judge_failed=sum(row.status == "failed" for row in rows),
+        n_judge_failed=sum(row.status in ("failed", "abstained") for row in rows),
         cost_usd=_cost(cell.counted, usages, prices),
         spent_usd=sum((attempt.cost_usd for attempt in attempts if attempt.cost_usd is not None), Decimal(0)),
         latency_s=_latency(status, cell.counted, experiment, key),
@@ -114,28 +121,27 @@ def _status(cell: CellView) -> str:
     return Outcome.INFRA_FAILURE if cell.state == CellState.FAILED else Outcome.CANCELLED
 
 
-def _criteria(
-    case: ScoredCase, world_digest: str, counted: AttemptView | None, verdicts: Mapping[str, VerdictRow]
-) -> list[CriterionRow]:
-    asked: dict[str, str] = {}
-    if counted is not None and counted.bundle is not None:
-        found = questions(case.rubric, world_digest, counted.bundle, compared_state(counted.evidence))
-        asked = {question.criterion.id: question.request_digest for question in found}
-    rows: list[CriterionRow] = []
-    for criterion in case.rubric.criteria:
-        found = verdicts.get(asked.get(criterion.id, ""))
-        rows.append(
-            CriterionRow(
-                id=criterion.id,
-                text=criterion.text,
-                points=criterion.points,
-                group=criterion.group,
-                verdict=found.verdict if found else None,
-                status=found.status if found else "not_judged",
-                reason=found.reason if found else None,
-            )
-        )
-    return rows
+def asked_of(experiment: ExperimentRow, key: CellKey, counted: AttemptView) -> dict[str, str]:
+    """Criterion -> digest of the question that was asked about this attempt, by a check or of the judge."""
+    if counted.bundle is None:
+        return {}
+    scored, before = experiment.score.cases[key.case_name], compared_state(counted.evidence)
+    checks = questions(scored.rubric, experiment.run.worlds[key.world], counted.bundle, before)
+    judged = judge_questions(experiment.run.case(key.case_name), scored, counted.bundle, before)
+    return {one.criterion.id: one.request_digest for one in checks} | {one.criterion: one.question_digest for one in judged}
+
+
+def _criterion(criterion: Criterion, found: VerdictRow | None) -> CriterionRow:
+    return CriterionRow(
+        id=criterion.id,
+        text=criterion.text,
+        points=criterion.points,
+        group=criterion.group,
+        verdict=found.verdict if found else None,
+        status=found.status if found else "not_judged",
+        reason=found.reason if found else None,
+        quotes=list(found.quotes) if found else [],
+    )
 
 
 def _passed(status: str, score: float | None, case: ScoredCase, decided: list[CriterionVerdict]) -> bool | None:

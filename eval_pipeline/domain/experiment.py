@@ -61,8 +61,23 @@ class Budget(Spec):
 
 
 class JudgeSpec(Spec):
+    """model: `anthropic:NAME` or `openai:NAME`. votes: calls a criterion; an even split of them is settled by one more.
+
+    base_url: of a server that speaks as the provider does; None: the provider's own.
+    """
+
     model: str
     votes: Annotated[int, Field(ge=1)] = 1
+    base_url: str | None = None
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+
+    @property
+    def provider(self) -> str:
+        return self.model.partition(":")[0]
+
+    @property
+    def model_name(self) -> str:
+        return self.model.partition(":")[2]
 
 
 class ExperimentSpec(Spec):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eval_pipeline.domain.ids import CellKey
+from eval_pipeline.runner.judges import JudgeReport, ask_judge
 from eval_pipeline.runner.services import Services
 from eval_pipeline.scoring.verdicts import compared_state, questions
 from eval_pipeline.store.ledger import ExperimentRow
@@ -47,8 +48,8 @@ def _worth_asking(verdict: VerdictRow | None) -> bool:
     return verdict is None or (verdict.status != "ok" and verdict.vote + 1 < MAX_TRIES)
 
 
-async def judge_missing(services: Services, experiment: ExperimentRow) -> int:
-    """Judge what is unjudged; returns how many cells that were."""
+async def judge_missing(services: Services, experiment: ExperimentRow, *, again: bool = False) -> JudgeReport:
+    """Answer the checks that are open, then ask the judge. again: also what it was asked in vain before."""
     open_cells = await asyncio.to_thread(unjudged, services.records, experiment)
     if open_cells:
         await services.restore_worlds(experiment, list(open_cells))
@@ -58,4 +59,5 @@ async def judge_missing(services: Services, experiment: ExperimentRow) -> int:
                 for key, kept in open_cells.items()
             )
         )
-    return len(open_cells)
+    report = await ask_judge(services, experiment, again=again)
+    return replace(report, n_cells=max(report.n_cells, len(open_cells)))

@@ -15,8 +15,20 @@ from eval_pipeline.domain.world import SnapshotManifest
 from eval_pipeline.domain.world_diff import WorldDiff
 from eval_pipeline.runner.output import Output, read_output
 from eval_pipeline.scoring.checks import Evidence
+from eval_pipeline.scoring.judge_prompt import Exam, ToAsk, exam
+from eval_pipeline.scoring.judge_questions import work_of
 from eval_pipeline.scoring.verdicts import Documents, Verdict, answer_questions, questions
 from eval_pipeline.scoring.world_diff import world_diff_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """What a judge is to be asked about a bundle. task, reference, deliverables: the case's."""
+
+    task: str
+    reference: str | None
+    deliverables: tuple[str, ...]
+    asked: tuple[ToAsk, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +36,8 @@ class BundleTask:
     """bundle: its digest. path: where the bytes are. world_dir: the restored snapshot with `world_digest`.
 
     before: the bundle with the dump of the prepared state, whose digest is `state_before`; None: the app has no `dump`, and nothing
-    is compared. manifest: of the snapshot; needed with `before`.
+    is compared. manifest: of the snapshot; needed with `before`. examined: None: the checks are answered; else they are not, and the
+    judge's requests are written.
     """
 
     path: Path
@@ -35,11 +48,12 @@ class BundleTask:
     before: Path | None = None
     state_before: str | None = None
     manifest: SnapshotManifest | None = None
+    examined: Examined | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class BundleReport:
-    """world_diff: None when nothing was compared."""
+    """world_diff: None when nothing was compared. exam: None when none was asked for."""
 
     result: AgentResult
     usages: list[Usage]
@@ -49,6 +63,7 @@ class BundleReport:
     files: list[str]
     verdicts: list[Verdict]
     world_diff: WorldDiff | None
+    exam: Exam | None
 
 
 def end_with(engine: int) -> None:
@@ -71,7 +86,9 @@ def report_on_bundle(task: BundleTask) -> BundleReport:
     """Raises tarfile.TarError or OSError when the bundle itself is broken."""
     output = read_output(task.path)
     diff = _world_diff(task)
-    asked = questions(task.rubric, task.world_digest, task.bundle, task.state_before)
+    evidence = _evidence(output, task.world_dir, diff)
+    examined = task.examined
+    asked = questions(task.rubric, task.world_digest, task.bundle, task.state_before) if examined is None else []
     return BundleReport(
         result=output.result,
         usages=output.usages,
@@ -79,8 +96,9 @@ def report_on_bundle(task: BundleTask) -> BundleReport:
         n_events=output.n_events,
         bad_lines=output.bad_lines,
         files=sorted([*output.files, *output.too_large]),
-        verdicts=answer_questions(asked, _evidence(output, task.world_dir, diff)) if asked else [],
+        verdicts=answer_questions(asked, evidence),
         world_diff=diff,
+        exam=None if examined is None else _exam(examined, output, evidence),
     )
 
 
@@ -88,6 +106,11 @@ def _world_diff(task: BundleTask) -> WorldDiff | None:
     if task.before is None or task.manifest is None:
         return None
     return world_diff_of(task.path, task.before, task.world_dir, task.manifest)
+
+
+def _exam(examined: Examined, output: Output, evidence: Evidence) -> Exam:
+    work = work_of(evidence, output.too_large, examined.deliverables)
+    return exam(examined.task, examined.reference, work, examined.asked)
 
 
 def _evidence(output: Output, world_dir: Path, diff: WorldDiff | None) -> Evidence:

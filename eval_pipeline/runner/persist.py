@@ -18,10 +18,11 @@ from eval_pipeline.domain.world import SnapshotManifest
 from eval_pipeline.domain.world_diff import WorldDiff
 from eval_pipeline.errors import OutputUnreadable
 from eval_pipeline.runner.doing import waits_for
-from eval_pipeline.runner.judging import BundleReport, BundleTask
+from eval_pipeline.runner.judging import BundleReport, BundleTask, Examined
 from eval_pipeline.runner.readers import MEMORY_MIB, Readers
 from eval_pipeline.runner.slots import Slots
 from eval_pipeline.sandbox.base import Sandbox
+from eval_pipeline.scoring.judge_prompt import Exam
 from eval_pipeline.scoring.verdicts import CHECK_VERSION, Verdict, no_verdict, questions
 from eval_pipeline.store.artifacts import ArtifactStore
 from eval_pipeline.store.ledger import ExperimentRow
@@ -138,7 +139,18 @@ class Persister:
         failed = {digest: row.vote for digest, row in before.items() if row.status != "ok"}
         await asyncio.to_thread(self._verdicts.add, verdict_rows(given, bundle, failed))
 
-    async def _report(self, kept: Kept, experiment: ExperimentRow, key: CellKey, state_before: str | None) -> BundleReport:
+    async def examine(
+        self, bundle: str, experiment: ExperimentRow, key: CellKey, state_before: str | None, examined: Examined
+    ) -> Exam:
+        """The judge's requests, from the stored bundle. Raises StoreError and OutputUnreadable."""
+        async with self.fetched(bundle) as kept:
+            report = await self._report(kept, experiment, key, state_before, examined)
+        assert report.exam is not None
+        return report.exam
+
+    async def _report(
+        self, kept: Kept, experiment: ExperimentRow, key: CellKey, state_before: str | None, examined: Examined | None = None
+    ) -> BundleReport:
         rubric: Rubric = experiment.score.cases[key.case_name].rubric
         before = None
         if state_before is not None:
@@ -154,6 +166,7 @@ class Persister:
             before=before,
             state_before=state_before,
             manifest=None if before is None else self._manifests[world],
+            examined=examined,
         )
         waits_for("its reader")
         return await self._readers.report(task)

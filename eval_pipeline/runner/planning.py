@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 
 from eval_pipeline.domain.cell import CellState
@@ -11,6 +12,7 @@ from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.lock import RunLock
 from eval_pipeline.errors import SpecError
 from eval_pipeline.sandbox import modal_plan
+from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.specs import git
 from eval_pipeline.specs.lock import Locked
 from eval_pipeline.store.ledger import ExperimentRow
@@ -97,8 +99,16 @@ def _max_cost(run: RunLock, open_cells: list[CellKey]) -> float | None:
 
 def _notes(locked: Locked, n_cases_with_judge: int) -> list[str]:
     notes: list[str] = []
-    if n_cases_with_judge:
-        notes.append(f'{n_cases_with_judge} cases have criteria that need a judge: these stay "not judged" and their scores null')
+    judge = locked.score.judge
+    if n_cases_with_judge and judge is None:
+        notes.append(
+            f'{n_cases_with_judge} cases have criteria that need a judge, and the experiment names none: these stay "not judged"'
+            " and their scores null"
+        )
+    if n_cases_with_judge and judge is not None:
+        book = PriceBook.from_rows(locked.score.prices, "prices")
+        if book.row(judge.model_name, datetime.now(UTC).date()) is None:
+            notes.append(f"the judge's model {judge.model_name} has no price: what it costs is unknown and no part of the budget")
     unlimited = sum(case.limits.cost_usd is None for case in locked.run.cases)
     if locked.spec.budget is not None and unlimited:
         notes.append(

@@ -15,6 +15,7 @@ from eval_pipeline.domain.lock import LockedArm, LockedCase, RunLock, ScoredCase
 from eval_pipeline.domain.world import WorldSpec
 from eval_pipeline.errors import SpecError
 from eval_pipeline.sandbox import modal_plan
+from eval_pipeline.scoring.judge_client import check_judge
 from eval_pipeline.specs import git
 from eval_pipeline.specs.library import Library
 from eval_pipeline.specs.yaml_file import Location, YamlFile, parse_model
@@ -42,6 +43,9 @@ def lock_experiment(library: Library, path: Path) -> Locked:
             _refuse_slips(f"`limits` of the case {case.name}", {"wall_s": case.spec.limits.wall_s}, {"wall_s": _MOST_WALL_S})
     with _placed(file, ("app",)):
         app = library.app(spec.app)
+    if spec.judge is not None:
+        with _placed(file, ("judge",)):
+            check_judge(spec.judge)
     repo = library.app_repo(app)
     worlds = sorted({case.world for case in cases})
     arms = tuple(_locked_arm(repo, app.path, arm, file.where(("arms", index))) for index, arm in enumerate(spec.arms))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
@@ -25,11 +26,26 @@ class Bucket:
         if wait_s > 0:
             await asyncio.sleep(wait_s)
 
+    async def close_for(self, seconds: float) -> None:
+        """Nobody's token is there before that is over."""
+        await asyncio.to_thread(self._close_for, seconds)
+
+    def _close_for(self, seconds: float) -> None:
+        now = sa.func.clock_timestamp()
+        left = 1 - self._per_s * seconds
+        change = insert(buckets).values(name=self._name, tokens=left, counted_at=now)
+        refilled = self._refilled(now)
+        values = {"tokens": sa.func.least(refilled, left), "counted_at": now}
+        self._database.run(lambda c: c.execute(change.on_conflict_do_update(index_elements=["name"], set_=values)))
+
+    def _refilled(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        passed_s = sa.func.greatest(0, sa.extract("epoch", now - buckets.c.counted_at))
+        return sa.func.least(self._burst, buckets.c.tokens + self._per_s * passed_s)
+
     def _take(self) -> float:
         """Seconds until the token that was taken is there."""
         now = sa.func.clock_timestamp()
-        passed_s = sa.func.greatest(0, sa.extract("epoch", now - buckets.c.counted_at))
-        refilled = sa.func.least(self._burst, buckets.c.tokens + self._per_s * passed_s)
+        refilled = self._refilled(now)
         first = {"name": self._name, "tokens": self._burst - 1, "counted_at": now}
         change = insert(buckets).values(first)
         change = change.on_conflict_do_update(index_elements=["name"], set_={"tokens": refilled - 1, "counted_at": now})

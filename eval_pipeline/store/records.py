@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.database import Database
+from eval_pipeline.store.judge_calls import JudgeCalls
 from eval_pipeline.store.leases import Leases
 from eval_pipeline.store.ledger import Ledger
 from eval_pipeline.store.liveness import end_dead_engines
@@ -23,6 +24,10 @@ class Records:
     leases: Leases
     verdicts: Verdicts
     views: Views
+
+    @property
+    def judge_calls(self) -> JudgeCalls:
+        return JudgeCalls(self.database)
 
 
 @contextmanager

@@ -175,7 +175,40 @@ verdicts = sa.Table(
     sa.Column("status", sa.Text, nullable=False),
     sa.Column("reason", sa.Text),
     _now("created_at"),
+    sa.Column("quotes", JSONB),  # what a judge quoted of the work
     sa.Index("ix_verdicts_bundle", "bundle"),
+)
+
+judge_requests = sa.Table(
+    "judge_requests",
+    metadata,
+    sa.Column("question_digest", sa.Text, primary_key=True),  # of a criterion and a bundle, before the bundle is read
+    sa.Column("request_digest", sa.Text, primary_key=True),  # of all that the judge reads
+    sa.Column("unseen", JSONB, nullable=False),  # what it was told that it can't see
+    _now("created_at"),
+)
+
+judge_calls = sa.Table(
+    "judge_calls",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+    sa.Column("experiment_id", sa.Text, sa.ForeignKey(experiments.c.id), nullable=False),  # that pays for it
+    sa.Column("cell_key", sa.Text, nullable=False),
+    sa.Column("criterion", sa.Text, nullable=False),
+    sa.Column("request_digest", sa.Text, nullable=False),
+    sa.Column("judge_version", sa.Text, nullable=False),
+    sa.Column("pool", sa.Text, nullable=False),  # whose limits it counts against
+    sa.Column("reserved_usd", Money, nullable=False, server_default="0"),
+    _now("started_at"),
+    sa.Column("deadline_at", Time, nullable=False),  # after it nobody waits for the call any more
+    sa.Column("ended_at", Time),
+    sa.Column("status", sa.Text),
+    sa.Column("error", sa.Text),
+    sa.Column("usage", JSONB),
+    sa.Column("cost_usd", Money),
+    sa.Column("latency_s", sa.Double),
+    sa.Index("ix_judge_calls_experiment", "experiment_id", "cell_key"),
+    sa.Index("ix_judge_calls_open", "pool", postgresql_where=sa.text("ended_at IS NULL")),
 )
 
 layers = sa.Table(

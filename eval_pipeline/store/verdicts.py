@@ -9,18 +9,21 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from eval_pipeline.store.database import Database, storable
+from eval_pipeline.store.database import Database, storable, storable_json
 from eval_pipeline.store.schema import verdicts
 
 _ADD = sa.text("""
-insert into evals.verdicts (request_digest, judge_version, vote, bundle, criterion, verdict, status, reason)
-select request_digest, judge_version, vote, bundle, criterion, verdict, status, reason from jsonb_to_recordset(:rows) as given(
-  request_digest text, judge_version text, vote int, bundle text, criterion text, verdict double precision, status text, reason text)
+insert into evals.verdicts (request_digest, judge_version, vote, bundle, criterion, verdict, status, reason, quotes)
+select request_digest, judge_version, vote, bundle, criterion, verdict, status, reason, quotes from jsonb_to_recordset(:rows) as given(
+  request_digest text, judge_version text, vote int, bundle text, criterion text, verdict double precision, status text, reason text,
+  quotes jsonb)
 on conflict do nothing returning vote""").bindparams(sa.bindparam("rows", type_=JSONB))
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictRow:
+    """status: ok, failed, or of a judge also abstained. quotes: of a judge, what it quoted of the work."""
+
     request_digest: str
     judge_version: str
     vote: int
@@ -29,6 +32,7 @@ class VerdictRow:
     verdict: float | None
     status: str
     reason: str | None
+    quotes: tuple[str, ...] = ()
 
 
 class Verdicts:
@@ -37,7 +41,9 @@ class Verdicts:
 
     def add(self, rows: Sequence[VerdictRow]) -> None:
         """Rows that are there already stay as they are."""
-        values = [{**row.__dict__, "reason": storable(row.reason)} for row in rows]
+        values = [
+            {**row.__dict__, "reason": storable(row.reason), "quotes": storable_json(list(row.quotes)) or None} for row in rows
+        ]
         if values:
             self._database.step(_ADD, {"rows": values})
 
@@ -51,6 +57,15 @@ class Verdicts:
                 counted[row.request_digest] = _verdict(row)
         return counted
 
+    def votes(self, requests: Iterable[str], judge_version: str) -> dict[str, list[VerdictRow]]:
+        """By request digest all that one judge said, in order; what it said nothing to is left out."""
+        asked = verdicts.c.request_digest == sa.any_(sa.literal(list(set(requests)), sa.ARRAY(sa.Text)))
+        query = sa.select(verdicts).where(asked, verdicts.c.judge_version == judge_version).order_by(verdicts.c.vote)
+        found: dict[str, list[VerdictRow]] = {}
+        for row in self._database.run(lambda c: c.execute(query).all()):
+            found.setdefault(row.request_digest, []).append(_verdict(row))
+        return found
+
 
 def _verdict(row: sa.Row[Any]) -> VerdictRow:
     return VerdictRow(
@@ -62,4 +77,5 @@ def _verdict(row: sa.Row[Any]) -> VerdictRow:
         verdict=row.verdict,
         status=row.status,
         reason=row.reason,
+        quotes=tuple(row.quotes or ()),
     )

@@ -69,7 +69,7 @@ PRESENTATION: dict[str, Callable[[Project], Locked]] = {
     "budget": lambda p: lock(p, budget={"cost_usd": 3}),
     "description": lambda p: lock(p, description="Better"),
     "policy": lambda p: lock(p, policy="raw"),
-    "judge": lambda p: lock(p, judge={"model": "m"}),
+    "judge": lambda p: lock(p, judge={"model": "openai:m"}),
     "rubric": lambda p: (p.case("d", criteria=[JUDGED]), lock(p))[1],
     "reference": lambda p: (p.case("d", reference="42"), lock(p))[1],
     "tags": lambda p: (p.case("d", tags=["u"], split="dev", source={"from": "x"}), lock(p))[1],
@@ -127,7 +127,7 @@ def test_scoring_changes_the_score_lock(project: Project) -> None:
     digests = {
         lock(project).score.digest,
         lock(project, policy="raw").score.digest,
-        lock(project, judge={"model": "m"}).score.digest,
+        lock(project, judge={"model": "openai:m"}).score.digest,
     }
     project.case("d", criteria=[JUDGED])
     digests.add(lock(project).score.digest)
