@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -176,6 +177,18 @@ class Shelf:
                     return b"".join([chunk async for chunk in self._volume.read_file.aio(path)])
             except (FileNotFoundError, sdk.NotFoundError):
                 return None
+
+    async def sha256(self, path: str) -> str | None:
+        """Of the content as it is read back; None when there is no such file."""
+        total = hashlib.sha256()
+        with translated(f"the volume's {path}"):
+            try:
+                async with asyncio.timeout(UPLOAD_TIMEOUT_S):
+                    async for chunk in self._volume.read_file.aio(path):
+                        total.update(chunk)
+            except (FileNotFoundError, sdk.NotFoundError):
+                return None
+        return total.hexdigest()
 
     async def put(self, files: Mapping[str, Path | IO[bytes]]) -> None:
         """Blocks that are there already are not sent again."""

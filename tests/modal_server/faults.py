@@ -29,7 +29,7 @@ MUTATING = (
 
 @dataclass
 class Fault:
-    """times: None means for ever, at `rate`. kind:
+    """times: None means for ever, at `rate`. after: so many calls go by unharmed first. kind:
 
     exhausted, throttled   the rate limit, without and with a policy by which the client repeats the call
     unavailable            nothing happens        lost_answer   it happens, and the caller does not hear of it
@@ -41,11 +41,15 @@ class Fault:
     times: int | None = 1
     rate: float = 1.0
     delay_s: float = 0.0
+    after: int = 0
     happened: int = 0
 
     def strikes(self, method: str) -> bool:
         meant = method in MUTATING if self.method == "*" else method == self.method
         if not meant or (self.times is not None and self.happened >= self.times) or random.random() >= self.rate:
+            return False
+        if self.after > 0:
+            self.after -= 1
             return False
         self.happened += 1
         return True

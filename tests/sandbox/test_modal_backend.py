@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import re
 import secrets
 import subprocess
 import sys
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import modal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.modal_loopback import LoopbackModal, backend
 
-from eval_pipeline.errors import BuildError, SandboxError, SandboxLost, SpecError
+from eval_pipeline.errors import BuildError, SandboxError, SandboxLost, SpecError, StoreError
 from eval_pipeline.sandbox import modal_plan as plan
+from eval_pipeline.sandbox import modal_worlds
 from eval_pipeline.sandbox.base import CommandState, Phase, Sandbox, SandboxSpec
 from eval_pipeline.sandbox.modal import ModalBackend
 from eval_pipeline.sandbox.modal_scripts import decode_tags, encode_tags
@@ -116,6 +120,60 @@ async def test_a_world_is_uploaded_once_and_goes_on_where_it_was(
     other = await make().get_or_create(spec(world=world))
     assert (await run(other, "grep -q changed /world/0.bin")).exit_code == 0
     assert (await run(sandbox, "grep -q changed /world/0.bin", "again")).exit_code == 1
+
+
+@pytest.mark.slow
+async def test_an_upload_that_breaks_off_goes_on_where_it_was(
+    make: Make, modal_server: LoopbackModal, app: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modal_worlds, "_PART", 2)
+    world = state_dir / "world"
+    (world / "deep").mkdir(parents=True)
+    for number in range(6):
+        (world / "deep" / f"{number}.bin").write_bytes(os.urandom(3000))
+    (world / "deep" / "0.bin").chmod(0o755)
+    made, before = make(), modal_server.state()["block_puts"]
+    await made.base_layer()
+    # asked once for what is missing and once more with it: the third part does not get through
+    modal_server.order({"method": "VolumePutFiles2", "kind": "unavailable", "after": 4, "times": 40})
+    with pytest.raises(SandboxError):
+        await made.get_or_create(spec(world=world))
+    modal_server.order()
+    sent = modal_server.state()["block_puts"] - before
+    assert sent == 4
+    calls = modal_server.state()["calls"]["VolumePutFiles2"]
+    # one of them arrived with another content of the same size
+    volume = await modal.Volume.from_name(f"{app}-worlds", version=2).hydrate.aio()
+    (folder,) = [entry.path async for entry in volume.iterdir.aio("/worlds", recursive=False)]
+    async with volume.batch_upload.aio(force=True) as batch:
+        batch.put_file(io.BytesIO(b"x" * 3000), f"/{folder}/deep/1.bin")
+    sandbox = await make().get_or_create(spec(world=world))
+    assert modal_server.state()["block_puts"] - before == 4 + 1 + 2 + 1, "the foreign block, the other two files, the record"
+    assert modal_server.state()["calls"]["VolumePutFiles2"] - calls == 2 + 2 + 1 + 2, "none for the files that are there"
+    await run(sandbox, "cd /world && sha256sum deep/*; stat -c %a deep/0.bin")
+    said = (await sandbox.logs("c"))[0].decode().splitlines()
+    assert (
+        said[:-1] == [f"{sha256((world / name).read_bytes()).hexdigest()}  {name}" for name in _names(world)]
+        and said[-1] == "755"
+    )
+
+
+def _names(world: Path) -> list[str]:
+    return sorted(str(path.relative_to(world)) for path in world.rglob("*.bin"))
+
+
+@pytest.mark.slow
+async def test_a_world_that_somebody_changed_is_refused(make: Make, app: str, state_dir: Path) -> None:
+    world = state_dir / "world"
+    world.mkdir()
+    (world / "a.txt").write_text("as it left")
+    await make().get_or_create(spec(world=world))
+    volume = await modal.Volume.from_name(f"{app}-worlds", version=2).hydrate.aio()
+    (folder,) = [entry.path async for entry in volume.iterdir.aio("/worlds", recursive=False) if not entry.path.endswith(".json")]
+    async with volume.batch_upload.aio(force=True) as batch:
+        batch.put_file(io.BytesIO(b"something else"), f"/{folder}/a.txt")
+    with pytest.raises(StoreError, match="never changes"):
+        await make().get_or_create(spec(world=world))
 
 
 @pytest.mark.slow
