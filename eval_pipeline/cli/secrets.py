@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from eval_pipeline.cli.output import Failure, emit, json_option, note, table, with_settings
+from eval_pipeline.errors import EvalsError
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,19 +37,32 @@ def list_secrets(settings: Settings, as_json: bool) -> None:
 @with_settings
 def sync(settings: Settings, as_json: bool) -> int:
     """Read the sources now, so that a rotated value reaches the next cell. A running cell keeps what it has."""
+    from eval_pipeline.runner.modal_secrets import sync_to_modal
     from eval_pipeline.store.records import open_records
     from eval_pipeline.vault.delivery import Secrets
 
     with open_records(settings) as records:
-        report = Secrets(settings, records).sync()
+        vault = Secrets(settings, records)
+        report = vault.sync()
+        try:
+            written, refused = asyncio.run(sync_to_modal(settings, records, vault)), None
+        except EvalsError as error:
+            written, refused = [], Failure(error.code, str(error), error.hint)
     rows = _rows(report.statuses)
-    failure = None
+    failure = refused
     if report.problem is not None:
         failure = Failure(report.problem.code, str(report.problem), report.problem.hint)
     elif report.missing:
         said = f"no source holds {', '.join(report.missing)}; looked in: {report.looked_in}"
         failure = Failure("secrets_missing", said, f"write it into {settings.secrets_file} (mode 0600), or export it")
-    emit({"secrets": rows, "missing": report.missing}, as_json, lambda: _show(rows), failure)
+
+    def people() -> None:
+        _show(rows)
+        for one in written:
+            click.echo(f"on Modal: {one.name} {one.done}")
+
+    on_modal = [one.__dict__ for one in written]
+    emit({"secrets": rows, "missing": report.missing, "modal": on_modal}, as_json, people, failure)
     return 2 if failure else 0
 
 

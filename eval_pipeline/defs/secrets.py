@@ -1,5 +1,6 @@
 """Secrets for sandboxes, synced by the hour. Names, versions and ages are shown; a value never leaves the vault."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,11 @@ from eval_pipeline.defs.automation import FIRST
 from eval_pipeline.defs.partitions import UNCHANGING
 from eval_pipeline.defs.resources import EvalsResource
 from eval_pipeline.defs.unfinished import unfinished_run
+from eval_pipeline.errors import EvalsError
+from eval_pipeline.runner.modal_secrets import Written, sync_to_modal
 from eval_pipeline.runner.notify import tell_stale_secrets
+from eval_pipeline.settings import Settings
+from eval_pipeline.store.records import Records
 from eval_pipeline.vault.delivery import Secrets, SecretStatus, SyncReport
 
 MAX_UNSEEN_S = 2 * 3600.0
@@ -41,9 +46,13 @@ def sandbox_secrets(context: dg.AssetExecutionContext, evals: EvalsResource) -> 
     Fails when one is missing; cells then go on with its last version.
     """
     with evals.records() as records:
-        report = Secrets(evals.settings(), records).sync()
+        vault = Secrets(evals.settings(), records)
+        report = vault.sync()
+        written, refused = _to_modal(evals.settings(), records, vault)
         tell_stale_secrets(evals.settings(), records, _stale(report))
     metadata = _metadata(report)
+    if written:
+        metadata["modal"] = dg.MetadataValue.json([one.__dict__ for one in written])
     yield _age_check(report)  # also of a sync that fails: then ages tell how long the last versions have been in use
     if report.problem is not None or report.missing:
         said = (
@@ -52,7 +61,18 @@ def sandbox_secrets(context: dg.AssetExecutionContext, evals: EvalsResource) -> 
             else f"no source holds {', '.join(report.missing)}; looked in: {report.looked_in}"
         )
         raise dg.Failure(f"{said}; cells go on with the last versions", metadata=metadata, allow_retries=False)
+    if refused is not None:
+        raise dg.Failure(
+            f"{refused}; sandboxes on Modal are sent their secrets one by one", metadata=metadata, allow_retries=False
+        )
     yield dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(UNCHANGING))
+
+
+def _to_modal(settings: Settings, records: Records, vault: Secrets) -> tuple[list[Written], EvalsError | None]:
+    try:
+        return asyncio.run(sync_to_modal(settings, records, vault)), None
+    except EvalsError as error:
+        return [], error
 
 
 def _age_check(report: SyncReport) -> dg.AssetCheckResult:

@@ -15,7 +15,7 @@ from eval_pipeline.domain.ids import sandbox_name
 from eval_pipeline.environment.lifecycle import APP_DIR, run_command
 from eval_pipeline.environment.locks import BuildLocks
 from eval_pipeline.errors import BuildError
-from eval_pipeline.sandbox.base import Backend, Engine, Resources, Sandbox, SandboxSpec
+from eval_pipeline.sandbox.base import Backend, Engine, Resources, Sandbox, SandboxSpec, SyncedSecret
 
 BUILD_TIMEOUT_S = 1800.0
 FAILED_KEPT_S = 60.0
@@ -72,6 +72,7 @@ class Build:
     egress_local: Sequence[str] = ()
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     engine: Engine | None = None
+    synced: SyncedSecret | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +143,7 @@ class Builder:
             world=build.world,
             files=build.files,
             secrets=build.secrets,
+            synced=build.synced,
             egress=build.egress,
             egress_local=build.egress_local,
             resources=Resources(**build.resources.model_dump()),

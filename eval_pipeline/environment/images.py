@@ -18,7 +18,7 @@ from eval_pipeline.environment.build_context import build_context
 from eval_pipeline.environment.building import Build, Builder, Built, Step
 from eval_pipeline.environment.lifecycle import APP_DIR
 from eval_pipeline.errors import BuildError, SpecError
-from eval_pipeline.sandbox.base import RUN_DIR, Backend, Engine, Pulled
+from eval_pipeline.sandbox.base import RUN_DIR, Backend, Engine, Pulled, SyncedSecret
 from eval_pipeline.specs import git
 from eval_pipeline.specs.lock import read_manifest
 from eval_pipeline.store.layers import IMAGE, RUNTIME, LayerRow
@@ -52,6 +52,7 @@ class PhaseMeans:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    synced: SyncedSecret | None = None
 
 
 Means = Callable[[AppManifest], PhaseMeans]
@@ -204,6 +205,7 @@ class Images:
             egress_local=means.egress_local,
             secrets=means.secrets,
             engine=engine,
+            synced=means.synced,
         )
         return await self._builder.build(build)
 

@@ -144,7 +144,9 @@ class Layers:
     async def _state(self, build: Build, ref: str, manifest: AppManifest) -> str:
         """The app's own dump of the prepared layer, before any agent: services up, dumped, collected."""
         means = await asyncio.to_thread(self._agent_means, manifest)
-        above = replace(build, parents=[*build.parents, ref], steps=(), secrets=means.secrets, egress=means.egress)
+        above = replace(
+            build, parents=[*build.parents, ref], steps=(), secrets=means.secrets, synced=means.synced, egress=means.egress
+        )
         async with self.builder.fresh_sandbox(above, purpose="state") as sandbox:
             if manifest.services is not None:
                 await start_services(sandbox, manifest.services, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,13 @@ from eval_pipeline.environment.package_index import build_egress
 from eval_pipeline.gateway.client import Gateway
 from eval_pipeline.host import host_identity
 from eval_pipeline.runner.doing import waits_for
-from eval_pipeline.sandbox.base import Backend
+from eval_pipeline.sandbox.base import Backend, SyncedSecret
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.artifacts import ArtifactStore
 from eval_pipeline.store.build_leases import BuildLeases
 from eval_pipeline.store.layers import LayerRows
 from eval_pipeline.store.records import Records
+from eval_pipeline.store.secret_versions import Phase
 
 if TYPE_CHECKING:
     from eval_pipeline.sandbox.modal import ModalBackend
@@ -104,12 +106,19 @@ class Backends:
             self.records.ledger.installation_id(),
             build_locks(self.settings, self.records, backend.name),
             self.settings.state_dir / "tmp",
-            build_means=self._build_means,
-            agent_means=self._agent_means,
+            build_means=lambda manifest: self._build_means(manifest, backend.name),
+            agent_means=lambda manifest: self._agent_means(manifest, backend.name),
         )
 
-    def _build_means(self, manifest: AppManifest) -> PhaseMeans:
-        given = self.secrets.for_build(manifest).values
+    def synced(self, backend: str, phase: Phase, versions: Mapping[str, str]) -> SyncedSecret | None:
+        """Where the backend's platform holds secrets of just these versions under a name."""
+        from eval_pipeline.runner.modal_secrets import synced_secret
+
+        return synced_secret(self.settings, self.records, phase, versions) if backend == "modal" else None
+
+    def _build_means(self, manifest: AppManifest, backend: str) -> PhaseMeans:
+        delivered = self.secrets.for_build(manifest)
+        given = delivered.values
         reach = build_egress(manifest, given)
         for note in reach.notes:
             log.warning("%s: %s", manifest.name, note)
@@ -119,7 +128,9 @@ class Backends:
             env=reach.env,
             files=reach.files,
             secrets=given,
+            synced=self.synced(backend, "build", delivered.versions),
         )
 
-    def _agent_means(self, manifest: AppManifest) -> PhaseMeans:
-        return PhaseMeans(egress=manifest.egress, secrets=self.secrets.for_agent(manifest).values)
+    def _agent_means(self, manifest: AppManifest, backend: str) -> PhaseMeans:
+        given = self.secrets.for_agent(manifest)
+        return PhaseMeans(egress=manifest.egress, secrets=given.values, synced=self.synced(backend, "agent", given.versions))

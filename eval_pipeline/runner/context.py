@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from eval_pipeline.gateway.client import Gateway
 from eval_pipeline.host import HostIdentity
 from eval_pipeline.runner.persist import Persister
 from eval_pipeline.runner.slots import Slots
-from eval_pipeline.sandbox.base import Backend
+from eval_pipeline.sandbox.base import Backend, SyncedSecret
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.store.ledger import ExperimentRow, Ledger
 from eval_pipeline.store.warm import WarmRows
@@ -22,7 +22,7 @@ from eval_pipeline.vault.delivery import Secrets
 
 @dataclass(frozen=True, kw_only=True)
 class CellContext:
-    """world_dirs: of the restored snapshots by digest."""
+    """world_dirs: of the restored snapshots by digest. synced: where the platform holds an agent's secrets of these versions."""
 
     experiment: ExperimentRow
     ledger: Ledger
@@ -37,6 +37,7 @@ class CellContext:
     host: HostIdentity
     gateway: Gateway
     secrets: Secrets
+    synced: Callable[[Mapping[str, str]], SyncedSecret | None]
     setups: Slots
     cancelled: Callable[[], bool]
 

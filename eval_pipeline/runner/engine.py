@@ -17,10 +17,11 @@ from typing import Any
 
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.environment.images import AppSource
-from eval_pipeline.errors import BudgetExceeded
+from eval_pipeline.errors import BudgetExceeded, EvalsError
 from eval_pipeline.runner.cell import CellDone, drive_cell
 from eval_pipeline.runner.context import CellContext
 from eval_pipeline.runner.doing import Doing
+from eval_pipeline.runner.modal_secrets import sync_to_modal
 from eval_pipeline.runner.services import Services
 from eval_pipeline.runner.slots import Slots
 from eval_pipeline.store.ledger import Claim, ExperimentRow
@@ -104,6 +105,16 @@ class Engine:
         """An agent without its key would fail, and its failure would count."""
         run = self.experiment.run
         self.services.secrets.sync_arms(run.app, [run.arm(name) for name in sorted({CellKey.parse(key).arm for key in keys})])
+        if run.backend == "modal":
+            self._write_modal_secrets(run.app)
+
+    def _write_modal_secrets(self, app: str) -> None:
+        """Without them, cells are sent what they need one by one."""
+        services = self.services
+        try:
+            asyncio.run(sync_to_modal(services.settings, services.records, services.secrets, app=app))
+        except EvalsError as error:
+            log.warning("secrets are sent to each sandbox: %s", error)
 
     async def _work(self, keys: list[str]) -> None:
         context = self._context(await self.services.restore_worlds(self.experiment, keys))
@@ -235,6 +246,7 @@ class Engine:
             host=services.host,
             gateway=services.gateway,
             secrets=services.secrets,
+            synced=lambda versions: services.backends.synced(backend.name, "agent", versions),
             setups=self._setups,
             cancelled=lambda: self._cancel,
         )

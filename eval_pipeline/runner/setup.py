@@ -18,7 +18,7 @@ from eval_pipeline.runner.context import CellContext
 from eval_pipeline.runner.doing import waits_for
 from eval_pipeline.runner.warm import move_in, spec_digest, take_warm
 from eval_pipeline.sandbox import modal_plan
-from eval_pipeline.sandbox.base import OUTPUT_DIR, RUN_DIR, WORLD_DIR, Engine, Resources, Sandbox, SandboxSpec
+from eval_pipeline.sandbox.base import OUTPUT_DIR, RUN_DIR, WORLD_DIR, Engine, Resources, Sandbox, SandboxSpec, SyncedSecret
 from eval_pipeline.store.ledger import Claim, OpenAttempt
 from eval_pipeline.store.steps import holds
 from eval_pipeline.vault.delivery import Delivered
@@ -38,6 +38,7 @@ class Ground:
     prepared: Prepared
     secrets: Delivered
     layers_s: float
+    synced: SyncedSecret | None = None
 
 
 async def lay_ground(context: CellContext, claim: Claim, attempt: OpenAttempt) -> Ground:
@@ -49,7 +50,7 @@ async def lay_ground(context: CellContext, claim: Claim, attempt: OpenAttempt) -
     prepared = await _while_wanted(context, context.layers.prepared(context.source, arm, world, context.world_dirs[world]))
     layers_s = time.monotonic() - began
     secrets = await asyncio.to_thread(context.secrets.deliver, claim, attempt, arm)
-    return Ground(prepared, secrets, layers_s)
+    return Ground(prepared, secrets, layers_s, await asyncio.to_thread(context.synced, secrets.versions))
 
 
 async def take_ready(context: CellContext, claim: Claim, attempt: OpenAttempt, ground: Ground) -> OpenAttempt:
@@ -83,6 +84,8 @@ async def set_up(context: CellContext, claim: Claim, attempt: OpenAttempt, groun
         ready_s = await app.start(sandbox, AGENT_ENV)
     context.stop_if_cancelled()
     app.evidence |= {"layer": ground.prepared.key, "image_commit": ground.prepared.image_commit}
+    if ground.synced is not None:
+        app.evidence["modal_secret"] = {"name": ground.synced.name, "version": ground.synced.version}
     app.evidence["setup"] = {
         "warm": warm,
         "layers_s": round(ground.layers_s, 4),
@@ -115,6 +118,7 @@ def _spec(context: CellContext, claim: Claim, attempt: OpenAttempt, ground: Grou
         world=ground.prepared.world_dir,
         files={CASE_FILE: case_json(context.experiment.run, key)},
         secrets=ground.secrets.values,
+        synced=ground.synced,
         egress=manifest.egress,
         resources=Resources(**manifest.resources.model_dump()),
         engine=None if manifest.compose is None else Engine.CACHED,

@@ -21,7 +21,7 @@ from eval_pipeline.runner.setup import AGENT_ENV
 from eval_pipeline.runner.warm import PURPOSE, spec_digest
 from eval_pipeline.runner.workbench import Subject, prepared, subject
 from eval_pipeline.sandbox import modal_plan
-from eval_pipeline.sandbox.base import Engine, Resources, Sandbox, SandboxSpec
+from eval_pipeline.sandbox.base import Engine, Resources, Sandbox, SandboxSpec, SyncedSecret
 from eval_pipeline.specs.library import Library
 from eval_pipeline.store.warm import WarmRow, WarmRows
 
@@ -43,6 +43,7 @@ class Place:
     layers: Prepared
     wanted: str
     secrets: Mapping[str, str] = field(repr=False)
+    synced: SyncedSecret | None = None
 
 
 @dataclass(kw_only=True)
@@ -121,7 +122,8 @@ async def _places(services: Services, library: Library, spec: WarmSpec, report: 
             continue
         given = await asyncio.to_thread(services.secrets.for_agent, at.arm.manifest)
         wanted = spec_digest(layers, at.world_digest, at.arm.manifest, given.versions)
-        found.append(Place(at=at, layers=layers, wanted=wanted, secrets=given.values))
+        synced = await asyncio.to_thread(services.backends.synced, services.backend.name, "agent", given.versions)
+        found.append(Place(at=at, layers=layers, wanted=wanted, secrets=given.values, synced=synced))
     return found
 
 
@@ -178,6 +180,7 @@ async def start_warm(services: Services, rows: WarmRows, place: Place, ttl_s: fl
         layers=place.layers.layers,
         world=place.layers.world_dir,
         secrets=place.secrets,
+        synced=place.synced,
         egress=manifest.egress,
         resources=Resources(**manifest.resources.model_dump()),
         engine=None if manifest.compose is None else Engine.CACHED,

@@ -89,6 +89,7 @@ async def furnished(services: Services, at: Subject, layers: Prepared, *, purpos
         world=layers.world_dir,
         files=means.files,
         secrets=means.secrets,
+        synced=means.synced,
         egress=means.egress,
         egress_local=means.egress_local,
         resources=Resources(**manifest.resources.model_dump()),

@@ -112,12 +112,22 @@ class Resources:
     disk_mib: int = 1024
 
 
+@dataclass(frozen=True)
+class SyncedSecret:
+    """A named secret at the platform that holds just `secrets`. keys: which it must have to be the one that is meant."""
+
+    name: str
+    version: str
+    keys: tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class SandboxSpec:
     """What to make. `layers`: refs, lowest first, as `commit` returned them. `world`: directory of the restored snapshot.
 
     files: read-only files by absolute path under /run/evals. secrets: environment that only commands started with
     `with_secrets=True` see; never in an argv, a tag, a log or the host's file system. egress: `host:port` endpoints.
+    synced: where a platform holds the same secrets under a name; `secrets` are sent where it does not, or not any more.
     egress_local: those of `egress` that may have a private address; of any other one a private address is refused.
     engine: a container engine runs inside, and what it holds becomes part of a layer. A backend without one raises SpecError.
     lifetime_s: after which it is ended by itself, whoever is there to look after it; None: as late as the backend allows.
@@ -130,6 +140,7 @@ class SandboxSpec:
     world: Path | None = None
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    synced: SyncedSecret | None = None
     egress: Sequence[str] = ()
     egress_local: Sequence[str] = ()
     resources: Resources = Resources()

@@ -133,7 +133,7 @@ class ModalBackend:
         plan.check_engine(spec.name, spec.engine is not None, self._settings.runtime)
         async with self._turn():
             machine = await self._last(spec) or await self._create(spec, domains, lifetime_s)
-            made = self._sandbox(machine, spec.secrets)
+            made = self._sandbox(machine, spec)
             if await made.alive():
                 await self._set_up(made, spec)
             return made
@@ -221,9 +221,11 @@ class ModalBackend:
         if done.code != 0:
             raise SandboxError(f"{spec.name} could not be set up: {done.complaint}")
 
-    def _sandbox(self, machine: Machine, secrets: Mapping[str, str] | None = None) -> ModalSandbox:
+    def _sandbox(self, machine: Machine, spec: SandboxSpec | None = None) -> ModalSandbox:
         self._live.add(machine.name)
-        return ModalSandbox(machine, secrets or {}, self._live.discard)
+        synced = None if spec is None else spec.synced
+        named = None if synced is None else lambda: self.cloud.named_secret(synced.name, synced.keys)
+        return ModalSandbox(machine, {} if spec is None else spec.secrets, self._live.discard, named)
 
     async def find(self, name: str) -> Sandbox | None:
         if not script.NAME.fullmatch(name):

@@ -18,7 +18,7 @@ from modal.experimental import image_delete
 from eval_pipeline.errors import BuildError, LayerGone
 from eval_pipeline.sandbox.base import WORLD_DIR, Resources
 from eval_pipeline.sandbox.modal_calls import CALL_TIMEOUT_S, NameTaken, configure, translated, within
-from eval_pipeline.sandbox.modal_machine import Machine
+from eval_pipeline.sandbox.modal_machine import Machine, found_secret
 from eval_pipeline.settings import ModalSettings
 
 CREATE_TIMEOUT_S = 600.0
@@ -134,6 +134,27 @@ class Cloud:
         await self.app()
         with translated(f"the image {image_id}"), suppress(sdk.NotFoundError):
             await within(image_delete.aio(image_id))  # pyright: ignore[reportFunctionMemberAccess]
+
+    async def has_secret(self, name: str, keys: Sequence[str]) -> bool:
+        """Whether there is one of that name with these keys."""
+        await self.app()
+        with translated(f"the Secret {name}"):
+            return await found_secret(self.named_secret(name, keys)) is not None
+
+    async def replace_secret(self, name: str, values: Mapping[str, str]) -> None:
+        """An answer that was lost may have been a success: the keys tell."""
+        await self.delete_secret(name)
+        with translated(f"the Secret {name}"):
+            try:
+                await within(modal.Secret.objects.create.aio(name, dict(values), environment_name=self._settings.environment))
+            except sdk.AlreadyExistsError:
+                if await found_secret(self.named_secret(name, list(values))) is None:
+                    raise
+
+    async def delete_secret(self, name: str) -> None:
+        await self.app()
+        with translated(f"the Secret {name}"):
+            await within(modal.Secret.objects.delete.aio(name, allow_missing=True, environment_name=self._settings.environment))
 
     def named_secret(self, name: str, required_keys: Sequence[str]) -> modal.Secret:
         """Not asked for yet."""

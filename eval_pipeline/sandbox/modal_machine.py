@@ -75,12 +75,17 @@ class Machine:
         *,
         env: Mapping[str, str],
         secrets: Mapping[str, str] | None = None,
+        named: modal.Secret | None = None,
         stdin: bytes = b"",
         to: IO[bytes] | None = None,
         max_bytes: int | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> Done:
-        """Run to its end. to: where stdout goes instead of into the answer, `max_bytes` at most. Raises SandboxLost."""
+        """Run to its end. named: a Secret with the same content, used instead of `secrets` where it is there. to: where stdout goes instead of into the answer, `max_bytes` at most. Raises SandboxLost."""
+        given: list[modal.Secret] = []
+        if secrets:
+            with translated(self.name):
+                given = [(named and await found_secret(named)) or modal.Secret.from_dict(dict(secrets))]
         with translated(self.name), lost(self.name):
             async with asyncio.timeout(timeout_s + 10):
                 process = await self._sandbox.exec.aio(
@@ -88,7 +93,7 @@ class Machine:
                     text=False,
                     timeout=int(timeout_s),
                     env=dict(env),
-                    secrets=[modal.Secret.from_dict(dict(secrets))] if secrets else [],
+                    secrets=given,
                 )
                 feeding = asyncio.ensure_future(_feed(process.stdin, stdin))
                 try:
@@ -153,6 +158,14 @@ class Talk:
                 await self._process.stdin.drain.aio()
         except (sdk.Error, OSError, ValueError):
             return
+
+
+async def found_secret(secret: modal.Secret) -> modal.Secret | None:
+    """None when there is none of its name, or it lacks a key."""
+    try:
+        return await within(secret.hydrate.aio())
+    except (sdk.NotFoundError, sdk.ConflictError, sdk.InvalidError):
+        return None
 
 
 async def _feed(stdin: Any, data: bytes) -> None:

@@ -112,7 +112,7 @@ async def image(backend: ModalBackend, _: Path) -> str:
 
 
 async def secret_access(backend: ModalBackend, _: Path) -> str:
-    return f"can be listed, {await backend.cloud.check_secrets()} there; a cell's own travel with its agent's command"
+    return f"can be listed, {await backend.cloud.check_secrets()} there; those of an app on Modal are `APP-NAME-PHASE`; what none holds travels with its command"
 
 
 async def round_trip(backend: ModalBackend, scratch: Path) -> str:

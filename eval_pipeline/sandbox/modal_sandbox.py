@@ -20,6 +20,8 @@ from eval_pipeline.sandbox.local import script
 from eval_pipeline.sandbox.modal_scripts import AS_USER, ROOT_ENVIRONMENT
 
 if TYPE_CHECKING:
+    import modal
+
     from eval_pipeline.sandbox.modal_machine import Done, Machine
 
 COLLECT_TIMEOUT_S = 900.0
@@ -29,11 +31,20 @@ T = TypeVar("T")
 
 
 class ModalSandbox:
-    """with_secrets: the values are held here alone, and travel with the one command that is given them."""
+    """with_secrets: the values are held here alone, and travel with the one command that is given them; unless the Secret that `named`
+    makes is there, which holds the same.
+    """
 
-    def __init__(self, machine: Machine, secrets: Mapping[str, str], on_end: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        secrets: Mapping[str, str],
+        on_end: Callable[[str], None] = lambda _: None,
+        named: Callable[[], modal.Secret] | None = None,
+    ) -> None:
         self.machine = machine
         self._secrets = dict(secrets)
+        self._named = named
         self._on_end = on_end
         self._exits: dict[str, CommandState] = {}
         self._ahead_s: float | None = None
@@ -67,7 +78,10 @@ class ModalSandbox:
         if self._gone:
             raise self._lost()
         argv = ("sh", "-c", text, *words)
-        return await self.patiently(lambda: self.machine.exec(argv, env=ROOT_ENVIRONMENT, stdin=stdin, secrets=secrets))
+        named = self._named if secrets else None
+        return await self.patiently(
+            lambda: self.machine.exec(argv, env=ROOT_ENVIRONMENT, stdin=stdin, secrets=secrets, named=named and named())
+        )
 
     async def _as_user(self, text: str, *words: str, stdin: bytes = b"") -> Done:
         if self._gone:

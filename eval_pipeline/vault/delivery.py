@@ -56,7 +56,7 @@ class Secrets:
     """environ: in place of this process's own environment. Thread-safe; its methods wait for files and for the ledger."""
 
     def __init__(self, settings: Settings, records: Records, environ: Mapping[str, str] | None = None) -> None:
-        self._library = Library(settings.worlds_dir)
+        self.library = Library(settings.worlds_dir)
         self._records = records
         self._sources: Sequence[SecretSource] = sources_of(settings, environ)
         self._values = Values(settings.state_dir)
@@ -66,7 +66,7 @@ class Secrets:
 
     def sync(self) -> SyncReport:
         """Read every declared name, and remove values that nothing needs any more. What can't be had stays at its last version."""
-        declared = declared_now(self._library, self._records)
+        declared = declared_now(self.library, self._records)
         found, problem = set[str](), None
         try:
             found = self._sync(declared)
@@ -115,7 +115,7 @@ class Secrets:
 
     def statuses(self) -> list[SecretStatus]:
         """Of every declared name, without reading a source."""
-        return self._statuses(declared_now(self._library, self._records))
+        return self._statuses(declared_now(self.library, self._records))
 
     def _statuses(self, declared: Iterable[Declared]) -> list[SecretStatus]:
         in_use = {(one.name, one.phase): one for one in self._versions.in_use()}
