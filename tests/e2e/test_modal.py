@@ -88,3 +88,50 @@ def test_another_engine_goes_on_with_what_a_killed_one_began(project: Project, m
     (cell,) = project.cells(name)
     assert [attempt["outcome"] for attempt in cell["attempts"]] == ["ok"]
     assert [one["name"] for one in modal_server.sandboxes(APP) if one["alive"]] == []
+
+
+def test_images_are_built_ahead_and_cells_move_into_warm_sandboxes(project: Project, modal_server: LoopbackModal) -> None:
+    services = {"up": ["bin/up"], "ready": ["bin/ready"]}
+    project.manifest(build=["bin/build"], services=services, secrets={"agent": ["MODEL_KEY"]})
+    project.commit(
+        {
+            "bin/build": "#!/bin/sh\necho built >/app/built\n",
+            "bin/up": "#!/bin/sh\necho $MODEL_KEY >/tmp/served; exec sleep 1000\n",
+            "bin/ready": "#!/bin/sh\ntest -s /tmp/served\n",
+        }
+    )
+    head = project.agent('test "$(cat built /tmp/served) $MODEL_KEY" = "built\ncanary canary" && answer yes')
+    warm = {"count": 1, "max_cost_usd_per_hour": 0.2}
+    project.write("app.yaml", {"name": "tiny", "repo": "app", "path": ".", "backends": ["modal"], "warm": warm})
+    file = project.state_dir / "secrets.env"
+    file.touch(mode=0o600)
+    file.write_text("MODEL_KEY=canary\n")
+    project.case()
+    name = f"{APP}-tiny-agent"
+    written = project.evals("secrets", "sync")["modal"]
+    assert [(one["name"], one["done"]) for one in written] == [(name, "written")]
+    assert modal_server.state()["secrets"][name]["MODEL_KEY"] == "canary"
+
+    built = project.evals("image", "build", "--backend", "modal")
+    assert (built["commit"], built["built"], built["published"]) == (head, True, f"{APP}-tiny:{head}")
+    assert built["ref"] in modal_server.state()["image_names"].values()
+    again = project.evals("image", "build", "--backend", "modal")
+    assert (again["built"], again["ref"]) == (False, built["ref"])
+    listed = {row["ref"]: row for row in project.evals("image", "list", "--backend", "modal")}
+    assert listed[built["ref"]]["kind"] == "image" and listed[built["ref"]]["expires_at"] is not None
+    assert project.evals("image", "list") == []
+
+    # at $0.166 an hour the cap leaves one, whatever is asked for
+    warmed = project.evals("image", "warm", "--count", "3", "--backend", "modal")
+    assert (warmed["allowed"], warmed["started"], warmed["ready"]) == (1, {"w": 1}, {"w": 1})
+    (ready,) = project.evals("image", "status", "--backend", "modal")["warm"]
+    assert {one["name"]: one["alive"] for one in modal_server.sandboxes(APP)}[ready["sandbox"]]
+    found = project.evals("sandbox", "list", "--backend", "modal")
+    assert [(one["sandbox"], one["owner"]) for one in found] == [(ready["sandbox"], "warm")]
+    project.experiment("warm", backend="modal", arms=[{"name": "a", "ref": "main", "config": {"model": "real"}}])
+    (cell,) = project.cells(project.run("warm")["experiment"])
+    (attempt,) = project.evals("cell", "show", cell["cell"])["attempts"]
+    assert (cell["state"], cell["score"], attempt["evidence"]["setup"]["warm"]) == ("done", 1.0, True)
+    assert attempt["evidence"]["secrets"].keys() == {"MODEL_KEY"} and attempt["evidence"]["modal_secret"]["name"] == name
+    assert project.evals("image", "gc", "--backend", "modal")["removed"] == []
+    assert [one["name"] for one in modal_server.sandboxes(APP) if one["alive"]] == []
