@@ -17,6 +17,7 @@ from eval_pipeline.sandbox.base import STATE_DIR, CommandState, Phase, Sandbox
 APP_DIR = "/app"
 UP, READY, ALIVE, TAKEN, DOWN, DUMP = "up", "ready", "alive", "taken", "down", "dump"
 CONTAINERS = "containers"
+SILENT = "it printed nothing"
 DUMP_TIMEOUT_S = 300.0
 DOWN_TIMEOUT_S = 60.0
 _LOG_BYTES = 4000
@@ -66,7 +67,7 @@ async def settled(sandbox: Sandbox, name: str, timeout_s: float) -> CommandState
 
 async def last_words(sandbox: Sandbox, name: str) -> str:
     stdout, stderr = await sandbox.logs(name, _LOG_BYTES)
-    return (stdout + stderr).decode(errors="replace").strip()[-_LOG_BYTES:] or "it printed nothing"
+    return (stdout + stderr).decode(errors="replace").strip()[-_LOG_BYTES:] or SILENT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,9 @@ async def start_services(sandbox: Sandbox, services: ServicesSpec, env: Mapping[
         if await _answers(sandbox, commands, f"{READY}.{number}", left_s):
             break
         if left_s <= 0:
-            said = f"{await last_words(sandbox, f'{READY}.{number}')}; {await last_words(sandbox, UP)}"
+            # the last asking may have been cut off before it could say anything
+            asked = [await last_words(sandbox, f"{READY}.{one}") for one in (number, number - 1) if one > 0]
+            said = f"{next((words for words in asked if words != SILENT), SILENT)}; {await last_words(sandbox, UP)}"
             raise SandboxError(f"the services were not ready within {services.ready_timeout_s:g} s: {said}")
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 1.5, _POLL_MAX_S)
