@@ -18,7 +18,8 @@ from eval_pipeline.store.ledger import ExperimentRow
 class ArmRow:
     """None: could not be had, or too few cells to say (p95 below 100).
 
-    score: mean over cases of the mean over trials. ci_*: 95% CI for new cases. cost_usd_mean, pass_rate: means over cases likewise.
+    score: mean over cases of the mean over trials. ci_*: 95% CI for new cases. cost_usd_mean (models), sandbox_usd_mean, pass_rate:
+    means over cases likewise.
     latency_above: quantiles that lie above the longest time limit. n_not_judged: valid cells without a score.
     stand_in: the arm's model is the stand-in, so its numbers say nothing about a real model.
     """
@@ -39,6 +40,7 @@ class ArmRow:
     n_discarded: int
     n_unpriced: int
     cost_usd_mean: float | None
+    sandbox_usd_mean: float | None
     latency_p50_s: float | None
     latency_p95_s: float | None
     latency_above: list[str]
@@ -53,6 +55,8 @@ class Leaderboard:
     n_cells: expected. missing: those without a valid result, by state.
     leaked_sandboxes: of the whole installation, by the last surveys; None when nobody has looked yet.
     open_egress: what did not hold of the lists of hosts that agents might reach; None when they held, or nothing was to be reached.
+    spent_usd: for models; sandbox_spent_usd: for sandboxes; both of all attempts whose cost is known. n_sandbox_unknown: attempts whose
+    sandbox has no known cost.
     """
 
     experiment: str
@@ -62,6 +66,8 @@ class Leaderboard:
     baseline: str | None
     arms: list[ArmRow]
     spent_usd: float
+    sandbox_spent_usd: float
+    n_sandbox_unknown: int
     n_open: int
     n_unsafe: int
     n_cells: int = 0
@@ -91,6 +97,8 @@ def leaderboard(experiment: ExperimentRow, cells: Sequence[ScoredCell], leaked_s
         baseline=experiment.baseline,
         arms=arms,
         spent_usd=float(sum(cell.spent_usd for cell in cells)),
+        sandbox_spent_usd=float(sum(cell.sandbox_spent_usd for cell in cells)),
+        n_sandbox_unknown=sum(cell.n_sandbox_unknown for cell in cells),
         n_open=sum(not cell.valid for cell in cells),
         n_unsafe=sum(cell.view.unsafe for cell in cells),
         n_cells=len(cells),
@@ -133,6 +141,9 @@ def _arm_row(name: str, cells: list[ScoredCell], summary: Any, model: object) ->
         n_discarded=sum(attempt.discarded is not None for cell in cells for attempt in cell.view.attempts),
         n_unpriced=sum(cell.cost_usd is None for cell in valid),
         cost_usd_mean=_mean_over_cases(cells, lambda cell: None if cell.cost_usd is None else float(cell.cost_usd)),
+        sandbox_usd_mean=_mean_over_cases(
+            cells, lambda cell: None if cell.sandbox_cost_usd is None else float(cell.sandbox_cost_usd)
+        ),
         latency_p50_s=latency.p50.value_s if latency.p50 else None,
         latency_p95_s=latency.p95.value_s if latency.p95 else None,
         latency_above=[level for level, value in quantiles.items() if value is not None and value.above],

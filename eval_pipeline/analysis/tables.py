@@ -43,7 +43,8 @@ class ScoredCell:
     """status: the outcome; infra_failure for a cell without attempts left; cancelled for one that is still open.
 
     score: what the cell counts as, None when it could not be had; lower and upper bound it then. cost_usd: of the counted attempt.
-    spent_usd: of all attempts whose cost is known. censored: the latency is the time limit, not a measurement.
+    spent_usd: of all attempts whose cost is known; both are for models. sandbox_*: likewise for the sandbox; sandbox_spent_s and
+    sandbox_spent_usd are of all attempts, as far as they are known, and n_sandbox_unknown counts those whose sandbox has no known cost. censored: the latency is the time limit, not a measurement.
     """
 
     key: CellKey
@@ -58,6 +59,11 @@ class ScoredCell:
     n_judge_failed: int
     cost_usd: Decimal | None
     spent_usd: Decimal
+    sandbox_s: float | None
+    sandbox_cost_usd: Decimal | None
+    sandbox_spent_s: float
+    sandbox_spent_usd: Decimal
+    n_sandbox_unknown: int
     latency_s: float | None
     censored: bool
     usages: list[Usage]
@@ -91,7 +97,7 @@ def _scored(experiment: ExperimentRow, cell: CellView, verdicts: Mapping[str, Ve
     raw = score_cell(decided, experiment.score.policy)
     score = cell_value(status, raw.score)
     known = score is not None
-    attempts = [attempt for attempt in cell.attempts if attempt.cost_usd is not None]
+    attempts = cell.attempts
     usages = [Usage.model_validate(usage) for usage in cell.counted.usage] if cell.counted else []
     return ScoredCell(
         key=key,
@@ -105,7 +111,12 @@ def _scored(experiment: ExperimentRow, cell: CellView, verdicts: Mapping[str, Ve
         n_not_judged=sum(row.status == "not_judged" for row in rows) if status in (Outcome.OK, Outcome.REFUSAL) else 0,
         n_judge_failed=sum(row.status in ("failed", "abstained") for row in rows),
         cost_usd=_cost(cell.counted, usages, prices),
-        spent_usd=sum((attempt.cost_usd for attempt in attempts if attempt.cost_usd is not None), Decimal(0)),
+        spent_usd=sum((one.cost_usd for one in attempts if one.cost_usd is not None), Decimal(0)),
+        sandbox_s=cell.counted.sandbox_s if cell.counted else None,
+        sandbox_cost_usd=cell.counted.sandbox_cost_usd if cell.counted else None,
+        sandbox_spent_s=sum(one.sandbox_s for one in attempts if one.sandbox_s is not None),
+        sandbox_spent_usd=sum((one.sandbox_cost_usd for one in attempts if one.sandbox_cost_usd is not None), Decimal(0)),
+        n_sandbox_unknown=sum(one.sandbox_cost_usd is None for one in attempts),
         latency_s=_latency(status, cell.counted, experiment, key),
         censored=status == Outcome.AGENT_TIMEOUT,
         usages=usages,
@@ -183,6 +194,11 @@ def flat_row(cell: ScoredCell) -> dict[str, Any]:
         "n_not_judged": cell.n_not_judged,
         "n_judge_failed": cell.n_judge_failed,
         "cost_usd": None if cell.cost_usd is None else float(cell.cost_usd),
+        "sandbox_cost_usd": None if cell.sandbox_cost_usd is None else float(cell.sandbox_cost_usd),
+        "sandbox_s": cell.sandbox_s,
+        "sandbox_spent_usd": float(cell.sandbox_spent_usd),
+        "sandbox_spent_s": cell.sandbox_spent_s,
+        "n_sandbox_unknown": cell.n_sandbox_unknown,
         "latency_s": cell.latency_s,
         "latency_censored": cell.censored,
         "input_tokens": sum(u.input_uncached + u.cache_read + u.cache_write_5m + u.cache_write_1h for u in cell.usages),

@@ -41,6 +41,10 @@ def show(settings: Settings, key: str, as_json: bool) -> None:
         "passed": cell.passed,
         "answer": answer,
         "cost_usd": cell.cost_usd,
+        "sandbox_cost_usd": cell.sandbox_cost_usd,
+        "sandbox_s": cell.sandbox_s,
+        "sandbox_spent_usd": cell.sandbox_spent_usd,
+        "sandbox_spent_s": cell.sandbox_spent_s,
         "latency_s": cell.latency_s,
         "usage": [usage.model_dump() for usage in cell.usages],
         "criteria": [row.__dict__ for row in cell.criteria],
@@ -56,6 +60,7 @@ def _show_people(cell: ScoredCell, answer: str | None) -> None:
     click.echo(f"{cell.key}\n{cell.state}, {cell.view.outcome or 'no outcome yet'}; score {shown(cell.score)}", nl=False)
     click.echo(f" (between {shown(cell.lower)} and {shown(cell.upper)})" if cell.score is None else "", nl=False)
     click.echo(f", {shown(cost)} USD, {shown(cell.latency_s)} s")
+    click.echo(_sandbox_line(cell))
     if cell.error:
         click.echo(f"error: {harmless(cell.error)}")
     click.echo(f"\n{harmless((answer or 'no answer').strip())}\n")
@@ -75,6 +80,16 @@ def _show_people(cell: ScoredCell, answer: str | None) -> None:
             click.echo(f"egress refused in attempt {attempt.number}: {count}")
             kinds = attempt.evidence["egress_refused"]
             table(["host", "port", "times", "reason"], [[one["host"], one["port"], one["count"], one["reason"]] for one in kinds])
+
+
+def _sandbox_line(cell: ScoredCell) -> str:
+    """What it cost, and what it took with all its attempts."""
+    usd = None if cell.sandbox_cost_usd is None else f"{cell.sandbox_cost_usd:.6f}"
+    rate = cell.counted.sandbox_rate if cell.counted else None
+    line = f"sandbox: {shown(usd)} USD, {shown(cell.sandbox_s)} s" + (f", at the rate {rate}" if rate else "")
+    if len(cell.view.attempts) > 1:
+        line += f"; with all attempts {cell.sandbox_spent_usd:.6f} USD, {cell.sandbox_spent_s:.1f} s"
+    return line + (f"; of unknown cost: {cell.n_sandbox_unknown}" if cell.n_sandbox_unknown else "")
 
 
 @command.command("logs")

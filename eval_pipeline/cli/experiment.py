@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +17,7 @@ from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from eval_pipeline.analysis.tables import ScoredCell
+    from eval_pipeline.runner.estimate import SandboxEstimate
 
 
 @click.group()
@@ -36,12 +40,14 @@ command.add_command(status)
 def plan_command(settings: Settings, file: str, fresh: bool, as_json: bool) -> None:
     """What `run` would do: cells, what is done already, limits, notes. Spends nothing."""
     from eval_pipeline.runner.planning import plan
+    from eval_pipeline.runner.rates import current_rates
     from eval_pipeline.store.records import open_records
     from eval_pipeline.vault.delivery import Secrets
 
     locked = lock_file(settings, file)
     with open_records(settings) as records:
-        planned = plan(locked, records, Secrets(settings, records), fresh=fresh)
+        rates = asyncio.run(current_rates(settings, locked.run.backend))
+        planned = plan(locked, records, Secrets(settings, records), fresh=fresh, rates=rates)
     data = {
         "experiment": planned.run.experiment_id,
         "resumes": planned.resumes is not None,
@@ -54,6 +60,7 @@ def plan_command(settings: Settings, file: str, fresh: bool, as_json: bool) -> N
         "n_new": planned.n_cells - planned.n_done,
         "n_judge_criteria": planned.n_judge_criteria,
         "max_cost_usd": planned.max_cost_usd,
+        "sandboxes": asdict(planned.sandboxes),
         "budget_usd": locked.spec.budget.cost_usd if locked.spec.budget else None,
         "notes": planned.notes,
     }
@@ -66,12 +73,21 @@ def plan_command(settings: Settings, file: str, fresh: bool, as_json: bool) -> N
         for arm in planned.run.arms:
             click.echo(f"  arm {arm.name}: {arm.ref} = {(arm.commit or arm.tree)[:12]}{_settings(arm.config)}")
         click.echo(
-            f"costs at most {shown(planned.max_cost_usd)} USD by the cases' limits; budget {shown(data['budget_usd'])} USD"
+            f"models cost at most {shown(planned.max_cost_usd)} USD by the cases' limits; budget {shown(data['budget_usd'])} USD"
         )
+        click.echo(_sandboxes_line(planned.sandboxes, data["n_new"]))
         for line in [*planned.moved, *planned.notes]:
             click.echo(f"note: {line}")
 
     emit(data, as_json, people)
+
+
+def _sandboxes_line(guess: SandboxEstimate, n_cells: int) -> str:
+    about = "at most about" if guess.at_most else "about"
+    each = f"{guess.seconds / n_cells:.0f} s a cell ({guess.seconds_from})" if n_cells else "none to run"
+    if guess.cost_usd is None:
+        return f"sandboxes: {each}; what they cost is not known"
+    return f"sandboxes cost {about} {guess.cost_usd:.4f} USD: {each}, at the rate {guess.rate}: {guess.source}"
 
 
 def _settings(config: Mapping[str, Any]) -> str:
@@ -123,25 +139,26 @@ def cells(settings: Settings, name: str, states: tuple[str, ...], arm: str | Non
         found = load_table(records, records.ledger.experiment(name))
     chosen = [cell for cell in found if (not states or cell.state in states) and (arm is None or cell.key.arm == arm)]
     rows = [_cell_row(cell) for cell in chosen]
-    columns = ["cell", "state", "outcome", "score", "cost_usd", "latency_s", "attempts", "error"]
+    columns = ["cell", "state", "outcome", "score", "cost_usd", "sandbox_usd", "latency_s", "attempts", "error"]
     people = [
         [
             str(c.key),
             c.state,
             c.view.outcome,
             c.score,
-            _money(c),
+            _money(c.cost_usd),
+            _money(c.sandbox_cost_usd),
             c.latency_s,
             len(c.view.attempts),
             _first_line(c.error),
         ]
         for c in chosen
     ]
-    emit(rows, as_json, lambda: table(columns, people, right=columns[3:7]))
+    emit(rows, as_json, lambda: table(columns, people, right=columns[3:8]))
 
 
-def _money(cell: ScoredCell) -> str | None:
-    return None if cell.cost_usd is None else f"{cell.cost_usd:.5f}"
+def _money(usd: Decimal | None) -> str | None:
+    return None if usd is None else f"{usd:.5f}"
 
 
 def _cell_row(cell: ScoredCell) -> dict[str, Any]:
@@ -157,6 +174,10 @@ def _cell_row(cell: ScoredCell) -> dict[str, Any]:
         "passed": cell.passed,
         "n_not_judged": cell.n_not_judged,
         "cost_usd": cell.cost_usd,
+        "sandbox_cost_usd": cell.sandbox_cost_usd,
+        "sandbox_s": cell.sandbox_s,
+        "sandbox_spent_usd": cell.sandbox_spent_usd,
+        "sandbox_spent_s": cell.sandbox_spent_s,
         "latency_s": cell.latency_s,
         "attempts": [
             {
@@ -166,6 +187,8 @@ def _cell_row(cell: ScoredCell) -> dict[str, Any]:
                 "started_at": attempt.created_at,
                 "ended_at": attempt.ended_at,
                 "error": attempt.error,
+                "sandbox_s": attempt.sandbox_s,
+                "sandbox_cost_usd": attempt.sandbox_cost_usd,
             }
             for attempt in cell.view.attempts
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,7 @@ def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fres
         if rescored:
             note("the rubric, the policy or a price has changed: its cells are judged again, none is run again")
         if planned.n_done == planned.n_cells and not rescored:
-            return _report(records, experiment, as_json, resumed=True)
+            return _report(settings, records, experiment, as_json, resumed=True)
         launched = launch(settings, experiment)
         return _follow(settings, records, experiment, launched, wait, timeout_s, as_json, resumed=planned.resumes is not None)
 
@@ -106,7 +107,7 @@ def rerun(
         records.ledger.restore(experiment.id)
         if not open_keys:
             note("nothing to run")
-            return _report(records, experiment, as_json, resumed=True)
+            return _report(settings, records, experiment, as_json, resumed=True)
         launched = launch(settings, experiment, open_keys)
         return _follow(settings, records, experiment, launched, wait, timeout_s, as_json, resumed=True, keys=open_keys)
 
@@ -153,12 +154,15 @@ def _follow(
     note(f"{experiment.id}: engine started, process {launched.process.pid}; its log: {launched.log}")
     if not wait:
         note(f"watch: evals experiment status {experiment.id} --watch")
-        return _report(records, experiment, as_json, resumed=resumed)
+        return _report(settings, records, experiment, as_json, resumed=resumed)
     ended = Watch(settings, records, experiment, launched, timeout_s).run()
-    return _report(records, experiment, as_json, resumed=resumed, waited=True, ended=ended, log=str(launched.log), keys=keys)
+    return _report(
+        settings, records, experiment, as_json, resumed=resumed, waited=True, ended=ended, log=str(launched.log), keys=keys
+    )
 
 
 def _report(
+    settings: Settings,
     records: Records,
     experiment: ExperimentRow,
     as_json: bool,
@@ -192,7 +196,7 @@ def _report(
         n_wanted - len(set(records.views.keys(row.id, [CellState.DONE])).intersection(keys)) if keys else n_wanted - tally.n_done
     )
     missing = f"{n_missing} of {n_wanted} cells have no valid result"
-    failure = _failure(records, row, missing, ended, log) if waited and n_missing else None
+    failure = _failure(settings, records, row, missing, ended, log) if waited and n_missing else None
 
     def people() -> None:
         line = expected(tally.n_done, row.n_cells, tally.states)
@@ -205,7 +209,7 @@ def _report(
     return 0 if failure is None else 3 if failure.code == "budget_exceeded" else 1
 
 
-def _failure(records: Records, row: ExperimentRow, missing: str, ended: bool, log: str | None) -> Failure:
+def _failure(settings: Settings, records: Records, row: ExperimentRow, missing: str, ended: bool, log: str | None) -> Failure:
     from eval_pipeline.analysis.standing import died_at
     from eval_pipeline.store.standing import open_cells
 
@@ -217,22 +221,28 @@ def _failure(records: Records, row: ExperimentRow, missing: str, ended: bool, lo
         return Failure("engine_died", said, f"go on with: evals experiment rerun {row.id} --failed; its log: {log}")
     if row.cancel_requested_at is not None:
         return Failure("cancelled", f"{missing}: it was cancelled", "run the file again to go on")
-    if _out_of_budget(records, row):
+    if _out_of_budget(settings, records, row):
         spent = f"{row.committed_usd:f} of {row.budget_usd:f} USD are spent or reserved"
         return Failure("budget_exceeded", f"{missing}: {spent}", "raise budget.cost_usd in the file and run it again: it goes on")
     return Failure("cells_failed", missing, f"evals experiment status {row.id} says why; log: {log}")
 
 
-def _out_of_budget(records: Records, row: ExperimentRow) -> bool:
+def _out_of_budget(settings: Settings, records: Records, row: ExperimentRow) -> bool:
     """Whether the next open cell can't reserve its money."""
-    from eval_pipeline.domain.budget import reservation_usd
+    from eval_pipeline.domain.budget import reservation_usd, sandbox_terms
     from eval_pipeline.domain.ids import CellKey
+    from eval_pipeline.runner.rates import current_rates
 
     open_keys = records.views.keys(row.id, [CellState.OPEN])
     if row.budget_usd is None or not open_keys:
         return False
-    limits = row.run.case(CellKey.parse(open_keys[0]).case_name).limits
-    return row.committed_usd + reservation_usd(limits, row.budget_usd, row.n_cells) > row.budget_usd
+    key = CellKey.parse(open_keys[0])
+    limits, resources = row.run.case(key.case_name).limits, row.run.arm(key.arm).manifest.resources
+    per_s = records.views.sandbox_usd_per_s(row.id, key.arm)
+    if per_s is None and (rates := asyncio.run(current_rates(settings, row.run.backend))) is not None:
+        per_s = rates.usd_per_s(resources.cpu, resources.memory_mib)
+    held = sandbox_terms(limits, per_s, None).reserve_usd
+    return row.committed_usd + held + reservation_usd(limits, row.budget_usd, row.n_cells, held) > row.budget_usd
 
 
 def lock_file(settings: Settings, file: str) -> Any:

@@ -32,10 +32,26 @@ def show(board: Leaderboard) -> None:
     from eval_pipeline.analysis.standing import expected
 
     rows = [_row(arm, board) for arm in board.arms]
-    columns = ["arm", "score", "95% CI", "pass", "USD/case", "p50 s", "p95 s", "valid", "agent failed", "infra", "not judged"]
+    columns = [
+        "arm",
+        "score",
+        "95% CI",
+        "pass",
+        "USD/case",
+        "sandbox",
+        "p50 s",
+        "p95 s",
+        "valid",
+        "agent failed",
+        "infra",
+        "not judged",
+    ]
     table(columns, rows, f"{board.experiment} ({board.status})", right=columns[1:])
     click.echo(expected(board.n_cells - sum(board.missing.values()), board.n_cells, board.missing))
     click.echo("95% CI is for new cases. - means: could not be had, or too few cells to say.")
+    click.echo(f"spent: {board.spent_usd:.4f} USD for models, {board.sandbox_spent_usd:.4f} for sandboxes; over all attempts")
+    if board.n_sandbox_unknown:
+        click.echo(f"attempts whose sandbox has no known cost: {board.n_sandbox_unknown}")
     flags = {flag for arm in board.arms for flag in arm.flags}
     if "one_cluster" in flags:
         click.echo("no interval: all cases are of one world, and nothing is known of another.")
@@ -61,10 +77,10 @@ def show(board: Leaderboard) -> None:
 def _row(arm: ArmRow, board: Leaderboard) -> list[str]:
     marks = ("*" if arm.stand_in else "") + (" (baseline)" if arm.arm == board.baseline else "")
     interval = "-" if arm.ci_low is None else f"{shown(arm.ci_low)} to {shown(arm.ci_high)}"
-    money = "-" if arm.cost_usd_mean is None else f"{arm.cost_usd_mean:.6f}"
+    money = ["-" if usd is None else f"{usd:.6f}" for usd in (arm.cost_usd_mean, arm.sandbox_usd_mean)]
     latency = [_latency(arm.latency_p50_s, "p50" in arm.latency_above), _latency(arm.latency_p95_s, "p95" in arm.latency_above)]
     counts = [f"{arm.n_valid}/{arm.n_cells}", str(arm.n_agent_failed), str(arm.n_infra), str(arm.n_not_judged)]
-    return [arm.arm + marks, shown(arm.score), interval, shown(arm.pass_rate), money, *latency, *counts]
+    return [arm.arm + marks, shown(arm.score), interval, shown(arm.pass_rate), *money, *latency, *counts]
 
 
 def _latency(value_s: float | None, above: bool) -> str:

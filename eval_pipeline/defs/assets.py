@@ -62,7 +62,8 @@ def cell_results(context: dg.AssetExecutionContext, evals: EvalsResource) -> Any
 _TABLE_COLUMNS = {
     "cell": "string", "world": "string", "case": "string", "arm": "string", "trial": "int", "state": "string", "outcome": "string",
     "score": "float", "score_lower": "float", "score_upper": "float", "passed": "bool", "n_not_judged": "int",
-    "cost_usd": "float", "latency_s": "float", "attempts": "int", "bundle": "string", "error": "string",
+    "cost_usd": "float", "sandbox_cost_usd": "float", "sandbox_s": "float", "sandbox_spent_usd": "float", "sandbox_spent_s": "float",
+    "n_sandbox_unknown": "int", "latency_s": "float", "attempts": "int", "bundle": "string", "error": "string",
 }  # fmt: skip
 
 
@@ -141,13 +142,13 @@ def leaderboard(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.M
 
 
 def _markdown(arms: list[ArmRow]) -> str:
-    head = ["arm", "score", "95% CI, new cases", "pass", "USD a case", "p50 s", "valid", "infra", "not judged"]
+    head = ["arm", "score", "95% CI, new cases", "pass", "USD a case", "sandbox USD", "p50 s", "valid", "infra", "not judged"]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for arm in arms:
         interval = f"{_number(arm.ci_low)} - {_number(arm.ci_high)}"
         name = f"{arm.arm} (stand-in model)" if arm.stand_in else arm.arm
-        money = "-" if arm.cost_usd_mean is None else f"{arm.cost_usd_mean:.5f}"
-        cells = [name, _number(arm.score), interval, _number(arm.pass_rate), money, _number(arm.latency_p50_s)]
+        model, sandbox = ("-" if usd is None else f"{usd:.5f}" for usd in (arm.cost_usd_mean, arm.sandbox_usd_mean))
+        cells = [name, _number(arm.score), interval, _number(arm.pass_rate), model, sandbox, _number(arm.latency_p50_s)]
         lines.append(f"| {' | '.join([*cells, f'{arm.n_valid}/{arm.n_cells}', str(arm.n_infra), str(arm.n_not_judged)])} |")
     return "\n".join(lines)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import Decimal
 
 from eval_pipeline.domain.case import Limits
@@ -9,8 +10,29 @@ from eval_pipeline.domain.case import Limits
 _CENT_FRACTION = Decimal("1e-9")
 
 
-def reservation_usd(limits: Limits, budget_usd: Decimal | None, n_cells: int) -> Decimal:
-    """The case's own limit; without one, its fair share of the budget; 0 without either."""
+@dataclass(frozen=True, kw_only=True)
+class SandboxTerms:
+    """What an attempt's sandbox costs a second, and what is held for it. usd_per_s None: not known. rate: whose, and of when, in words."""
+
+    usd_per_s: Decimal | None = None
+    reserve_usd: Decimal = Decimal(0)
+    rate: str | None = None
+
+
+UNPRICED = SandboxTerms()
+
+
+def sandbox_terms(limits: Limits, usd_per_s: Decimal | None, rate: str | None) -> SandboxTerms:
+    """Held for as long as the agent may take; of an unknown price nothing can be held."""
+    wall_s = Decimal(str(limits.wall_s))
+    held = Decimal(0) if usd_per_s is None else (usd_per_s * wall_s).quantize(_CENT_FRACTION)
+    return SandboxTerms(usd_per_s=usd_per_s, reserve_usd=held, rate=rate)
+
+
+def reservation_usd(limits: Limits, budget_usd: Decimal | None, n_cells: int, sandbox_usd: Decimal = Decimal(0)) -> Decimal:
+    """For models: the case's own limit; without one, its fair share of the budget less its sandbox's; 0 without either."""
     if limits.cost_usd is not None:
         return Decimal(str(limits.cost_usd))
-    return Decimal(0) if budget_usd is None else (budget_usd / n_cells).quantize(_CENT_FRACTION)
+    if budget_usd is None:
+        return Decimal(0)
+    return max(Decimal(0), (budget_usd / n_cells).quantize(_CENT_FRACTION) - sandbox_usd)

@@ -84,15 +84,17 @@ async def drive_cell(context: CellContext, claim: Claim) -> CellDone:
 
 
 async def _begin(context: CellContext, claim: Claim) -> OpenAttempt:
-    experiment = context.experiment
-    limits = experiment.run.case(CellKey.parse(claim.key).case_name).limits
+    experiment, key = context.experiment, CellKey.parse(claim.key)
+    limits = experiment.run.case(key.case_name).limits
+    terms = context.terms(experiment.run.arm(key.arm), limits)
     return await asyncio.to_thread(
         context.ledger.begin_attempt,
         claim,
         backend=context.backend.name,
         host_id=context.host.id,
         name_sandbox=lambda number: sandbox_name(context.installation, claim.key, number),
-        reserve_usd=reservation_usd(limits, experiment.budget_usd, experiment.n_cells),
+        reserve_usd=reservation_usd(limits, experiment.budget_usd, experiment.n_cells, terms.reserve_usd),
+        terms=terms,
     )
 
 
@@ -114,6 +116,7 @@ class _Attempt:
         self._app = AppLife(self.arm.manifest)
         self._state_before: str | None = None
         self._kept: Kept | None = None
+        self._asked_at: float | None = None
 
     async def result(self) -> AttemptResult:
         """How the attempt ended. Raises FenceLost; LedgerUnavailable, which leaves the agent alone for whoever can write again; and
@@ -150,10 +153,20 @@ class _Attempt:
                 await sandbox.terminate()
         except (SandboxError, OSError) as error:
             log.warning("%s: the sandbox %s could not be ended: %s", self.claim.key, self.attempt.sandbox, error)
+            return
+        await asyncio.to_thread(self.context.ledger.sandbox_ended, self.attempt.id, self._sandbox_for_s())
+
+    def _sandbox_for_s(self) -> float | None:
+        """How long the sandbox has been there; None: an engine before us may have asked for it."""
+        if self.claim.open_attempt is not None and self.claim.open_attempt.id == self.attempt.id:
+            return None
+        return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
 
     async def _run(self) -> AttemptResult:
         sandbox = await self._setup()
-        begun = await asyncio.to_thread(self.context.ledger.agent_started, self.claim, self.attempt.id, self.case.limits.wall_s)
+        begun = await asyncio.to_thread(
+            self.context.ledger.agent_started, self.claim, self.attempt.id, self.case.limits.wall_s, self._sandbox_for_s()
+        )
         self._agent_started_at = begun.at
         if (await sandbox.state(AGENT)).phase is Phase.ABSENT:
             await self._app.start_agent(sandbox, AGENT, AGENT_ENV)
@@ -202,6 +215,7 @@ class _Attempt:
     async def _set_up(self) -> tuple[Sandbox, Ground]:
         ground = await lay_ground(self.context, self.claim, self.attempt)
         self.attempt = await take_ready(self.context, self.claim, self.attempt, ground)
+        self._asked_at = self._asked_at or time.monotonic()
         return await set_up(self.context, self.claim, self.attempt, ground, self._app), ground
 
     async def _watch(self, sandbox: Sandbox, begun: Begun) -> tuple[CommandState, Stop | None]:

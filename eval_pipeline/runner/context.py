@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from eval_pipeline.domain.budget import SandboxTerms, sandbox_terms
+from eval_pipeline.domain.case import Limits
+from eval_pipeline.domain.lock import LockedArm
 from eval_pipeline.environment.images import AppSource
 from eval_pipeline.environment.layers import Layers
 from eval_pipeline.errors import Cancelled
@@ -15,6 +18,7 @@ from eval_pipeline.runner.persist import Persister
 from eval_pipeline.runner.slots import Slots
 from eval_pipeline.sandbox.base import Backend, SyncedSecret
 from eval_pipeline.scoring.prices import PriceBook
+from eval_pipeline.scoring.sandbox_prices import SandboxRates
 from eval_pipeline.store.ledger import ExperimentRow, Ledger
 from eval_pipeline.store.warm import WarmRows
 from eval_pipeline.vault.delivery import Secrets
@@ -22,7 +26,10 @@ from eval_pipeline.vault.delivery import Secrets
 
 @dataclass(frozen=True, kw_only=True)
 class CellContext:
-    """world_dirs: of the restored snapshots by digest. synced: where the platform holds an agent's secrets of these versions."""
+    """world_dirs: of the restored snapshots by digest. synced: where the platform holds an agent's secrets of these versions.
+
+    rates: None: what a sandbox costs there is not known.
+    """
 
     experiment: ExperimentRow
     ledger: Ledger
@@ -33,6 +40,7 @@ class CellContext:
     world_dirs: dict[str, Path]
     persister: Persister
     prices: PriceBook
+    rates: SandboxRates | None
     installation: str
     host: HostIdentity
     gateway: Gateway
@@ -40,6 +48,12 @@ class CellContext:
     synced: Callable[[Mapping[str, str]], SyncedSecret | None]
     setups: Slots
     cancelled: Callable[[], bool]
+
+    def terms(self, arm: LockedArm, limits: Limits) -> SandboxTerms:
+        resources = arm.manifest.resources
+        rates = self.rates
+        per_s = None if rates is None else rates.usd_per_s(resources.cpu, resources.memory_mib)
+        return sandbox_terms(limits, per_s, None if rates is None else rates.version)
 
     def stop_if_cancelled(self) -> None:
         """Raises Cancelled."""

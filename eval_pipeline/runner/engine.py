@@ -22,8 +22,10 @@ from eval_pipeline.runner.cell import CellDone, drive_cell
 from eval_pipeline.runner.context import CellContext
 from eval_pipeline.runner.doing import Doing
 from eval_pipeline.runner.modal_secrets import sync_to_modal
+from eval_pipeline.runner.rates import current_rates
 from eval_pipeline.runner.services import Services
 from eval_pipeline.runner.slots import Slots
+from eval_pipeline.scoring.sandbox_prices import SandboxRates
 from eval_pipeline.store.ledger import Claim, ExperimentRow
 from eval_pipeline.store.liveness import alive, engines_dir
 from eval_pipeline.store.warm import WarmRows
@@ -117,7 +119,8 @@ class Engine:
             log.warning("secrets are sent to each sandbox: %s", error)
 
     async def _work(self, keys: list[str]) -> None:
-        context = self._context(await self.services.restore_worlds(self.experiment, keys))
+        world_dirs = await self.services.restore_worlds(self.experiment, keys)
+        context = self._context(world_dirs, await current_rates(self.services.settings, self.experiment.run.backend))
         while not self._stopping():
             self._pending.extend(
                 await asyncio.to_thread(self.services.ledger.claim, self._engine_id, keys, self.services.host.place)
@@ -229,7 +232,7 @@ class Engine:
         self.services.persister.parsers.resize(max(1, share["parsers"]))
         self._finished.set()
 
-    def _context(self, world_dirs: dict[str, Path]) -> CellContext:
+    def _context(self, world_dirs: dict[str, Path], rates: SandboxRates | None) -> CellContext:
         services = self.services
         backend, layers = services.backends.named(self.experiment.run.backend)
         return CellContext(
@@ -242,6 +245,7 @@ class Engine:
             world_dirs=world_dirs,
             persister=services.persister,
             prices=services.prices_of(self.experiment),
+            rates=rates,
             installation=services.installation,
             host=services.host,
             gateway=services.gateway,

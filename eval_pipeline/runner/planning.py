@@ -11,8 +11,10 @@ from eval_pipeline.domain.cell import CellState
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.lock import RunLock
 from eval_pipeline.errors import SpecError
+from eval_pipeline.runner.estimate import SandboxEstimate, estimate
 from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.scoring.prices import PriceBook
+from eval_pipeline.scoring.sandbox_prices import SandboxRates
 from eval_pipeline.specs import git
 from eval_pipeline.specs.lock import Locked
 from eval_pipeline.store.ledger import ExperimentRow
@@ -27,7 +29,7 @@ class Plan:
     """run: the lock that would run: the file's own, or the one it resumes. moved: what its refs did since, in words.
 
     n_done: cells that have a valid result already. n_judge_criteria: criteria of the chosen cases that need a judge.
-    max_cost_usd: what the open cells may cost by their own limits; None when one has none.
+    max_cost_usd: what the open cells may cost by their own limits, for models; None when one has none.
     """
 
     run: RunLock
@@ -38,11 +40,12 @@ class Plan:
     n_judge_criteria: int
     n_cases_with_judge: int
     max_cost_usd: float | None
+    sandboxes: SandboxEstimate
     notes: list[str]
 
 
-def plan(locked: Locked, records: Records, secrets: Secrets, *, fresh: bool) -> Plan:
-    """Raises SpecError for what would make the run useless."""
+def plan(locked: Locked, records: Records, secrets: Secrets, *, fresh: bool, rates: SandboxRates | None = None) -> Plan:
+    """rates: of the sandboxes; None: they are not known. Raises SpecError for what would make the run useless."""
     for arm in locked.run.arms:
         secrets.require(arm)
     n_cells = len(locked.run.cell_keys())
@@ -53,6 +56,7 @@ def plan(locked: Locked, records: Records, secrets: Secrets, *, fresh: bool) -> 
     resumes = same or moved_from
     run = resumes.run if resumes else locked.run
     done = set(records.views.keys(resumes.id, [CellState.DONE])) if resumes else set[str]()
+    open_cells = [key for key in run.cell_keys() if str(key) not in done]
     judged = [case for case in locked.score.cases.values() if any(criterion.judge for criterion in case.rubric.criteria)]
     return Plan(
         run=run,
@@ -62,7 +66,8 @@ def plan(locked: Locked, records: Records, secrets: Secrets, *, fresh: bool) -> 
         n_done=len(done),
         n_judge_criteria=sum(criterion.judge for case in judged for criterion in case.rubric.criteria),
         n_cases_with_judge=len(judged),
-        max_cost_usd=_max_cost(run, [key for key in run.cell_keys() if str(key) not in done]),
+        max_cost_usd=_max_cost(run, open_cells),
+        sandboxes=estimate(run, open_cells, rates, records.views.mean_sandbox_s(run.app, run.backend)),
         notes=_notes(locked, len(judged)),
     )
 

@@ -14,6 +14,7 @@ from eval_pipeline.sandbox.base import Backend, SandboxInfo
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.notices import Notices
 from eval_pipeline.store.records import Records
+from eval_pipeline.store.steps import sandboxes_ended
 from eval_pipeline.store.strays import Strays
 from eval_pipeline.store.warm import WarmRows
 
@@ -90,6 +91,7 @@ async def reap(
         due = sorted(name for name, age_s in ages.items() if age_s >= grace_s)[:at_most]
         ended = await _end(settings, records, asked, due)
         strays.ended(ended)
+        sandboxes_ended(records.database, ended)
     finally:
         await asked.aclose()
     installation = records.ledger.installation_id()

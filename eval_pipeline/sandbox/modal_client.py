@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +25,7 @@ from eval_pipeline.settings import ModalSettings
 CREATE_TIMEOUT_S = 600.0
 BUILD_TIMEOUT_S = 3600.0
 UPLOAD_TIMEOUT_S = 3600.0
+RATES_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +167,13 @@ class Cloud:
         with translated(f"the volume {name}"):
             volume = modal.Volume.from_name(name, environment_name=self._settings.environment, create_if_missing=True, version=2)
             return Shelf(await within(volume.hydrate.aio()))
+
+    async def billing_rates(self) -> dict[str, Decimal]:
+        """What this account pays, in dollars an hour or a month, by Modal's own names. Raises InfrastructureError without a token."""
+        configure()
+        with translated("the billing rates"):
+            rates = await within(modal.Workspace.from_context().billing.rates.aio(), RATES_TIMEOUT_S)
+        return {name: rates[name] for name in rates}
 
     async def check_secrets(self) -> int:
         """How many secrets the environment holds."""

@@ -9,19 +9,20 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
+from eval_pipeline.domain.budget import UNPRICED, SandboxTerms
 from eval_pipeline.domain.cell import AttemptResult, CellState, Outcome
 from eval_pipeline.domain.lock import RunLock, ScoreLock
 from eval_pipeline.domain.world import MadeWith
-from eval_pipeline.errors import BudgetExceeded, Cancelled, FenceLost, NotFound
+from eval_pipeline.errors import FenceLost, NotFound
 from eval_pipeline.store import steps
 from eval_pipeline.store.database import Database, storable
+from eval_pipeline.store.holding import fence_lost, hold, open_attempts, reserve
 from eval_pipeline.store.rows import (
     Begun,
     Claim,
     ExperimentRow,
     OpenAttempt,
     Stopping,
-    read_attempt,
     read_experiment,
     read_snapshot,
 )
@@ -176,34 +177,41 @@ class Ledger:
                 .returning(cells.c.key, cells.c.fence, cells.c.ordinal)
             )
             rows = sorted(c.execute(change), key=lambda row: row.ordinal)
-            left = _open_attempts(c, taken)
+            left = open_attempts(c, taken)
             return [Claim(key=row.key, engine_id=engine_id, fence=row.fence, open_attempt=left.get(row.key)) for row in rows]
 
         return self._run(work)
 
     def begin_attempt(
-        self, claim: Claim, *, backend: str, host_id: str, name_sandbox: Callable[[int], str], reserve_usd: Decimal
+        self,
+        claim: Claim,
+        *,
+        backend: str,
+        host_id: str,
+        name_sandbox: Callable[[int], str],
+        reserve_usd: Decimal,
+        terms: SandboxTerms = UNPRICED,
     ) -> OpenAttempt:
-        """Write the intent before any sandbox is asked for.
+        """Write the intent before any sandbox is asked for. reserve_usd: for models; the sandbox's part stands in `terms`.
 
         Raises Cancelled, BudgetExceeded (the reservation does not fit) or FenceLost.
         """
         if claim.open_attempt is None:
             sandbox = name_sandbox(1)
             first = steps.begin_first(
-                self.database, claim, backend=backend, sandbox=sandbox, host_id=host_id, reserve_usd=reserve_usd
+                self.database, claim, backend=backend, sandbox=sandbox, host_id=host_id, reserve_usd=reserve_usd, terms=terms
             )
             if first is not None:
                 return OpenAttempt(id=first, number=1, sandbox=sandbox, host_id=host_id, agent_started_at=None)
 
         def work(c: sa.Connection) -> OpenAttempt:
             begun = sa.case((cells.c.state == CellState.DONE, cells.c.state), else_=CellState.SETUP)
-            if _hold(c, claim, state=begun) == CellState.DONE:
+            if hold(c, claim, state=begun) == CellState.DONE:
                 raise FenceLost(f"{claim.key} has a valid result already and is not run again")
-            left = _open_attempts(c, [claim.key]).get(claim.key)
+            left = open_attempts(c, [claim.key]).get(claim.key)
             if left is not None:  # our own, when the answer to the last commit was lost
                 return left
-            _reserve(c, claim.key, reserve_usd)
+            reserve(c, claim.key, reserve_usd + terms.reserve_usd)
             number = c.execute(
                 sa.select(sa.func.coalesce(sa.func.max(attempts.c.number), 0) + 1).where(attempts.c.cell_key == claim.key)
             ).scalar_one()
@@ -216,27 +224,33 @@ class Ledger:
                 "sandbox": sandbox,
                 "host_id": host_id,
                 "reserved_usd": reserve_usd,
+                "reserved_sandbox_usd": terms.reserve_usd,
+                "sandbox_usd_per_s": terms.usd_per_s,
+                "sandbox_rate": terms.rate,
             }
             attempt_id = c.execute(insert(attempts).values(row).returning(attempts.c.id)).scalar_one()
             return OpenAttempt(id=attempt_id, number=number, sandbox=sandbox, host_id=host_id, agent_started_at=None)
 
         return self._run(work)
 
-    def agent_started(self, claim: Claim, attempt_id: int, deadline_in_s: float) -> Begun:
-        """Mark the start, once, and set the deadline, once."""
-        begun = steps.agent_started(self.database, claim, attempt_id, deadline_in_s)
+    def agent_started(self, claim: Claim, attempt_id: int, deadline_in_s: float, sandbox_for_s: float | None = None) -> Begun:
+        """Mark the start, once, and set the deadline, once.
+
+        sandbox_for_s: since when the sandbox is there; None: nobody knows, and the attempt's beginning stands for it.
+        """
+        begun = steps.agent_started(self.database, claim, attempt_id, deadline_in_s, sandbox_for_s)
         if begun is None:
-            raise _fence_lost(claim)
+            raise fence_lost(claim)
         return begun
 
     def stopping(self, claim: Claim, attempt_id: int, decided: Stopping) -> None:
         """Written before an agent is stopped: who adopts the attempt must not take its end for the agent's own. Raises FenceLost."""
         if not steps.stopping(self.database, claim, attempt_id, decided):
-            raise _fence_lost(claim)
+            raise fence_lost(claim)
 
     def persisting(self, claim: Claim) -> None:
         if not steps.persisting(self.database, claim):
-            raise _fence_lost(claim)
+            raise fence_lost(claim)
 
     def finish_attempt(self, claim: Claim, attempt_id: int, result: AttemptResult, *, last: bool) -> None:
         """End the attempt and advance the cell by compare-and-set. last: no further attempt follows an infrastructure failure.
@@ -251,9 +265,12 @@ class Ledger:
             if last and result.outcome is Outcome.INFRA_FAILURE
             else CellState.OPEN
         )
-
         if not steps.finish(self.database, claim, attempt_id, result, state):
-            raise _fence_lost(claim)
+            raise fence_lost(claim)
+
+    def sandbox_ended(self, attempt_id: int, sandbox_for_s: float | None = None) -> None:
+        """Its attempt has ended, too: what it cost replaces what was held. The first end stands. sandbox_for_s: if nothing better is known."""
+        steps.sandbox_ended(self.database, attempt_id, sandbox_for_s)
 
     def release(self, engine_id: str) -> None:
         """Give back every cell the engine still owns; those in mid-flight keep their open attempt for the next engine."""
@@ -315,36 +332,3 @@ class Ledger:
         """Snapshot digest -> its world, for those that were packed."""
         query = sa.select(snapshots.c.digest, snapshots.c.world).where(snapshots.c.digest.in_(set(digests)))
         return {row.digest: row.world for row in self._run(lambda c: c.execute(query).all())}
-
-
-def _open_attempts(c: sa.Connection, keys: Sequence[str]) -> dict[str, OpenAttempt]:
-    query = sa.select(attempts).where(attempts.c.cell_key.in_(keys), attempts.c.ended_at.is_(None)).order_by(attempts.c.number)
-    return {row.cell_key: read_attempt(row) for row in c.execute(query)}
-
-
-def _hold(c: sa.Connection, claim: Claim, **values: Any) -> str:
-    """Change the cell if the claim still holds and return its state; FenceLost otherwise."""
-    held = sa.and_(cells.c.key == claim.key, cells.c.fence == claim.fence, cells.c.engine_id == claim.engine_id)
-    change = sa.update(cells).where(held).values(updated_at=sa.func.now(), **values).returning(cells.c.state)
-    state = c.execute(change).scalar()
-    if state is None:
-        raise _fence_lost(claim)
-    return state
-
-
-def _fence_lost(claim: Claim) -> FenceLost:
-    return FenceLost(f"{claim.key}: another engine owns this cell now (our fence was {claim.fence})")
-
-
-def _reserve(c: sa.Connection, key: str, amount_usd: Decimal) -> None:
-    row = c.execute(sa.select(experiments).where(experiments.c.id == key.partition("/")[0]).with_for_update()).one()
-    if row.cancel_requested_at is not None:
-        raise Cancelled(f"{row.id} is being cancelled")
-    if row.budget_usd is not None and row.committed_usd + amount_usd > row.budget_usd:
-        raise BudgetExceeded(
-            f"{row.id}: {row.committed_usd:f} of {row.budget_usd:f} USD are spent or reserved; the next cell reserves {amount_usd:f}",
-            hint="raise budget.cost_usd in the experiment's file and run it again: it goes on with what is open",
-        )
-    c.execute(
-        sa.update(experiments).where(experiments.c.id == row.id).values(committed_usd=experiments.c.committed_usd + amount_usd)
-    )

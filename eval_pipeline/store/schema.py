@@ -159,6 +159,12 @@ attempts = sa.Table(
     sa.Column("evidence", JSONB),
     sa.Column("discarded", sa.Text),  # why a valid attempt no longer counts
     sa.Column("handover", JSONB),  # its agent's end; whoever has a place for it reads the output and ends the attempt
+    sa.Column("reserved_sandbox_usd", Money, nullable=False, server_default="0"),
+    sa.Column("sandbox_usd_per_s", Money),  # null: not known
+    sa.Column("sandbox_rate", sa.Text),
+    sa.Column("sandbox_started_at", Time),
+    sa.Column("sandbox_s", sa.Double),  # from asked for to ended; null until it has ended
+    sa.Column("sandbox_cost_usd", Money),
     sa.UniqueConstraint("cell_key", "number", name="uq_attempts_cell_number"),
     sa.Index("ix_attempts_bundle", "bundle"),
 )

@@ -5,6 +5,7 @@ A step that finds its claim gone, or what it must find otherwise, changes nothin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,6 +13,7 @@ from decimal import Decimal
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
+from eval_pipeline.domain.budget import SandboxTerms
 from eval_pipeline.domain.cell import AttemptResult, CellState
 from eval_pipeline.store.database import Database, storable, storable_json
 from eval_pipeline.store.rows import Begun, Claim, Stopping
@@ -24,21 +26,30 @@ with held as (
   select key, experiment_id from evals.cells
   where {_HELD} and state <> 'done' and not exists (select 1 from evals.attempts where cell_key = :key) for update
 ), money as (
-  update evals.experiments e set committed_usd = committed_usd + :reserve from held
-  where e.id = held.experiment_id and cancel_requested_at is null and (budget_usd is null or committed_usd + :reserve <= budget_usd)
+  update evals.experiments e set committed_usd = committed_usd + :reserve + :reserve_sandbox from held
+  where e.id = held.experiment_id and cancel_requested_at is null
+    and (budget_usd is null or committed_usd + :reserve + :reserve_sandbox <= budget_usd)
   returning e.id
 ), begun as (update evals.cells set state = 'setup', updated_at = now() from money where key = :key returning key)
-insert into evals.attempts (cell_key, number, fence, backend, sandbox, host_id, reserved_usd)
-select key, 1, :fence, :backend, :sandbox, :host, :reserve from begun
-returning id""")
+insert into evals.attempts
+  (cell_key, number, fence, backend, sandbox, host_id, reserved_usd, reserved_sandbox_usd, sandbox_usd_per_s, sandbox_rate)
+select key, 1, :fence, :backend, :sandbox, :host, :reserve, :reserve_sandbox, :usd_per_s, :rate from begun
+returning id""").bindparams(
+    sa.bindparam("reserve", type_=sa.Numeric),
+    sa.bindparam("reserve_sandbox", type_=sa.Numeric),
+    sa.bindparam("usd_per_s", type_=sa.Numeric),
+)
 
 _AGENT_STARTED = sa.text(f"""
 with held as (update evals.cells set state = 'running', updated_at = now() where {_HELD} returning key)
 update evals.attempts set
   agent_started_at = coalesce(agent_started_at, clock_timestamp()),
+  sandbox_started_at = coalesce(sandbox_started_at, clock_timestamp() - make_interval(secs => :sandbox_for_s), created_at),
   deadline_at = coalesce(deadline_at, clock_timestamp() + make_interval(secs => :deadline_in_s))
 from held where id = :attempt
-returning array[extract(epoch from deadline_at - clock_timestamp()), extract(epoch from agent_started_at)]""")
+returning array[extract(epoch from deadline_at - clock_timestamp()), extract(epoch from agent_started_at)]""").bindparams(
+    sa.bindparam("sandbox_for_s", type_=sa.Double)
+)
 
 _STOPPING = sa.text(f"""
 update evals.attempts set evidence = coalesce(evidence, '{{}}') || :stopping
@@ -75,16 +86,42 @@ select key from held""").bindparams(
 )
 
 
+# The first end that is told stands. Of several attempts of one experiment the money is put together
+_SANDBOX_ENDED = """
+with known as (
+  select id, greatest(0, coalesce(
+    extract(epoch from clock_timestamp() - sandbox_started_at), {otherwise} extract(epoch from clock_timestamp() - created_at)
+  )) as seconds
+  from evals.attempts where {which} and ended_at is not null and sandbox_s is null order by id for update
+), settled as (
+  update evals.attempts a set sandbox_s = known.seconds, sandbox_cost_usd = round(known.seconds::numeric * a.sandbox_usd_per_s, 9)
+  from known where a.id = known.id
+  returning split_part(a.cell_key, '/', 1) as experiment, a.sandbox_cost_usd - a.reserved_sandbox_usd as more
+), money as (select experiment, sum(more) as more from settled where more is not null group by experiment)
+update evals.experiments e set committed_usd = committed_usd + money.more from money where e.id = money.experiment
+"""
+_ONE_ENDED = sa.text(_SANDBOX_ENDED.format(which="id = :attempt", otherwise=":sandbox_for_s,") + "returning e.id").bindparams(
+    sa.bindparam("sandbox_for_s", type_=sa.Double)
+)
+_NAMED_ENDED = sa.text(_SANDBOX_ENDED.format(which="sandbox = any(:names)", otherwise="") + "returning e.id").bindparams(
+    sa.bindparam("names", type_=sa.ARRAY(sa.Text))
+)
+
+
 def begin_first(
-    database: Database, claim: Claim, *, backend: str, sandbox: str, host_id: str, reserve_usd: Decimal
+    database: Database, claim: Claim, *, backend: str, sandbox: str, host_id: str, reserve_usd: Decimal, terms: SandboxTerms
 ) -> int | None:
     """The id of the cell's first attempt. None: it has one, is done or not ours, or the experiment has no money or is cancelled."""
     values = {"backend": backend, "sandbox": sandbox, "host": host_id, "reserve": reserve_usd}
+    values |= {"reserve_sandbox": terms.reserve_usd, "usd_per_s": terms.usd_per_s, "rate": terms.rate}
     return database.step(_BEGIN_FIRST, {**_held(claim), **values})
 
 
-def agent_started(database: Database, claim: Claim, attempt_id: int, deadline_in_s: float) -> Begun | None:
-    times = database.step(_AGENT_STARTED, {**_held(claim), "attempt": attempt_id, "deadline_in_s": deadline_in_s})
+def agent_started(
+    database: Database, claim: Claim, attempt_id: int, deadline_in_s: float, sandbox_for_s: float | None
+) -> Begun | None:
+    values = {"attempt": attempt_id, "deadline_in_s": deadline_in_s, "sandbox_for_s": sandbox_for_s}
+    times = database.step(_AGENT_STARTED, {**_held(claim), **values})
     return None if times is None else Begun(left_s=float(times[0]), at=datetime.fromtimestamp(float(times[1]), UTC))
 
 
@@ -124,6 +161,15 @@ def finish(database: Database, claim: Claim, attempt_id: int, result: AttemptRes
         "evidence": storable_json(result.evidence),
     }
     return database.step(_FINISH, {**_held(claim), **values}) is not None
+
+
+def sandbox_ended(database: Database, attempt_id: int, sandbox_for_s: float | None) -> None:
+    database.step(_ONE_ENDED, {"attempt": attempt_id, "sandbox_for_s": sandbox_for_s})
+
+
+def sandboxes_ended(database: Database, names: Sequence[str]) -> None:
+    """Somebody else has ended them: the attempts that had them and have ended, too, are settled."""
+    database.step(_NAMED_ENDED, {"names": list(names)})
 
 
 def _held(claim: Claim) -> dict[str, object]:

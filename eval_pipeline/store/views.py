@@ -18,6 +18,8 @@ from eval_pipeline.store.strays import leaked
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptView:
+    """sandbox_s: from asked for to ended, None until then. sandbox_cost_usd: None too where no rate was known; sandbox_rate: whose."""
+
     id: int
     number: int
     sandbox: str
@@ -34,6 +36,9 @@ class AttemptView:
     latency_s: float | None
     evidence: dict[str, Any]
     discarded: str | None
+    sandbox_s: float | None = None
+    sandbox_cost_usd: Decimal | None = None
+    sandbox_rate: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +185,25 @@ class Views:
         """Spent and reserved, over all attempts."""
         return self._all(sa.select(experiments.c.committed_usd).where(experiments.c.id == experiment))[0].committed_usd
 
+    def mean_sandbox_s(self, app: str, backend: str) -> tuple[float, int] | None:
+        """Of the sandboxes of the app's valid attempts there, with their number; None when there was none."""
+        query = (
+            sa.select(sa.func.avg(attempts.c.sandbox_s), sa.func.count())
+            .join(cells, cells.c.attempt_id == attempts.c.id)
+            .join(experiments, experiments.c.id == cells.c.experiment_id)
+            .where(attempts.c.backend == backend, attempts.c.sandbox_s.is_not(None))
+            .where(experiments.c.run_lock["app"].astext == app)
+        )
+        mean, count = self._all(query)[0]
+        return None if count == 0 else (float(mean), count)
+
+    def sandbox_usd_per_s(self, experiment: str, arm: str) -> Decimal | None:
+        """At which rate the arm's last sandbox was taken; None when there was none, or no rate was known."""
+        of_arm = sa.func.split_part(attempts.c.cell_key, "/", 3) == arm
+        query = sa.select(attempts.c.sandbox_usd_per_s).join(cells, cells.c.key == attempts.c.cell_key)
+        rows = self._all(query.where(cells.c.experiment_id == experiment, of_arm).order_by(attempts.c.id.desc()).limit(1))
+        return rows[0].sandbox_usd_per_s if rows else None
+
     def keys(self, experiment: str, states: Sequence[str] | None = None) -> list[str]:
         query = sa.select(cells.c.key).where(cells.c.experiment_id == experiment).order_by(cells.c.ordinal)
         if states is not None:
@@ -250,6 +274,9 @@ def _attempt(row: Any) -> AttemptView:
         latency_s=row.latency_s,
         evidence=row.evidence or {},
         discarded=row.discarded,
+        sandbox_s=row.sandbox_s,
+        sandbox_cost_usd=row.sandbox_cost_usd,
+        sandbox_rate=row.sandbox_rate,
     )
 
 

@@ -12,6 +12,7 @@ from support.project import Project
 
 pytestmark = pytest.mark.slow
 APP = "e2e"
+USD_PER_S = (0.2 + 0.03) / 3600  # as the server's billing says, for the core and the GiB of a sandbox that asks for nothing else
 
 
 @pytest.fixture
@@ -58,6 +59,34 @@ def test_an_experiment_runs_on_modal_and_leaves_nothing(project: Project, modal_
     shown = [project.evals("experiment", "status", name), project.evals("leaderboard", name)]
     assert all("by the name in a TLS greeting on port 443" in one["open_egress"] for one in shown)
     assert project.evals("sandbox", "list", "--backend", "modal") == []
+    for cell in cells:
+        assert cell["sandbox_s"] >= cell["latency_s"]
+        assert float(cell["sandbox_cost_usd"]) == pytest.approx(cell["sandbox_s"] * USD_PER_S, rel=1e-6)
+    board = project.evals("leaderboard", name)
+    assert board["sandbox_spent_usd"] == pytest.approx(sum(float(cell["sandbox_cost_usd"]) for cell in cells))
+    assert (board["spent_usd"], board["n_sandbox_unknown"]) == (0, 0)
+
+
+@pytest.mark.long
+def test_a_budget_holds_the_sandboxes_too(project: Project, modal_server: LoopbackModal) -> None:
+    project.agent("answer yes")
+    for name in ("one", "two"):
+        project.case(name, limits={"wall_s": 900, "cost_usd": 0.001})
+    project.experiment("dear", backend="modal", budget={"cost_usd": 0.05})
+    planned = project.evals("experiment", "plan", "dear")["sandboxes"]
+    assert (planned["seconds"] > 0, planned["rate"].startswith("billing-")) == (True, True)
+    before = {one["id"] for one in modal_server.sandboxes(APP)}
+    refused = project.run("dear", check=False)
+    assert (refused["exit_code"], refused["error"]["code"]) == (3, "budget_exceeded")
+    assert cell_sandbox(modal_server, before) is None
+    project.experiment(
+        "dear", backend="modal", budget={"cost_usd": 0.06}
+    )  # room for 900 s of one, which are 0.0575, and its models
+    cells = project.cells(project.run("dear")["experiment"])
+    first, second = sorted((cell["attempts"][0] for cell in cells), key=lambda attempt: attempt["started_at"])
+    assert second["started_at"] >= first["ended_at"]
+    spent = sum(float(cell["sandbox_cost_usd"]) for cell in cells)
+    assert float(project.evals("experiment", "status", "dear")["committed_usd"]) == pytest.approx(spent)
 
 
 @pytest.mark.long

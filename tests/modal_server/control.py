@@ -49,6 +49,16 @@ class Running:
         return api_pb2.SandboxHandleMetadata(app_id=self.app_id, result=self.machine.result)
 
 
+# Dollars an hour; other than the public ones, so that nobody can take those for an answer
+RATES = {
+    "cpu_hour_cost": "0.05",
+    "cpu_hour_cost_sandbox": "0.2",
+    "mem_gib_hour_cost": "0.01",
+    "mem_gib_hour_cost_sandbox": "0.03",
+    "gpu_hour_cost_h100": "3.95",
+}
+
+
 class Control:
     def __init__(self, folder: Path, images: Images, volumes: Volumes, orders: Faults) -> None:
         self._folder = folder
@@ -84,6 +94,13 @@ class Control:
                 raise GRPCError(Status.NOT_FOUND, f"no app {request.app_name}")
             self.apps[key] = "ap-" + uuid.uuid4().hex[:22]
         return api_pb2.AppGetOrCreateResponse(app_id=self.apps[key])
+
+    # -- money --------------------------------------------------------------------------------------------------------
+    async def WorkspaceNameLookup(self, _: Any) -> api_pb2.WorkspaceNameLookupResponse:
+        return api_pb2.WorkspaceNameLookupResponse(username="loopback")
+
+    async def WorkspaceBillingRates(self, _: Any) -> api_pb2.WorkspaceBillingRatesResponse:
+        return api_pb2.WorkspaceBillingRatesResponse(rates=RATES)
 
     # -- images -------------------------------------------------------------------------------------------------------
     async def ImageGetOrCreate(self, request: api_pb2.ImageGetOrCreateRequest) -> api_pb2.ImageGetOrCreateResponse:

@@ -12,13 +12,14 @@ import pytest
 from support.ledgers import HERE, Books, keys
 from support.locks import MANIFEST, criterion, locked_arm, locked_case, run_lock, score_lock
 
-from eval_pipeline.domain.app import SecretNames
+from eval_pipeline.domain.app import Resources, SecretNames
 from eval_pipeline.domain.case import Limits
 from eval_pipeline.domain.experiment import ArmSpec, Budget, ExperimentSpec
 from eval_pipeline.domain.lock import LockedArm, LockedCase, RunLock
 from eval_pipeline.domain.rubric import Criterion
 from eval_pipeline.errors import SpecError
 from eval_pipeline.runner.planning import Plan, commit, plan
+from eval_pipeline.scoring.sandbox_prices import listed
 from eval_pipeline.settings import Settings
 from eval_pipeline.specs.lock import Locked
 from eval_pipeline.store.records import Records
@@ -107,6 +108,28 @@ def test_without_a_limit_nobody_knows_the_cost(books: Books, records: Records) -
     assert any("1 cases have no limits.cost_usd" in note for note in planned.notes)
     finish_first(books, experiment.run, 1)
     assert make(records, experiment).max_cost_usd == 1
+
+
+def test_a_plan_says_what_its_sandboxes_take_and_where_it_knows_that_from(books: Books, records: Records) -> None:
+    large = MANIFEST.model_copy(update={"resources": Resources(cpu=2, memory_mib=4096)})
+    arms = [locked_arm("a"), locked_arm("b", manifest=large)]
+    experiment = locked([locked_case("c", limits=Limits(wall_s=1800))], arms, backend="modal")
+    rates = listed("modal", None)
+    first = plan(experiment, records, vault(records, {}), fresh=False, rates=rates).sandboxes
+    # 0.5 hours: 0.1419 a core and 0.024 a GiB; 1 core and 1 GiB, 2 cores and 4 GiB
+    assert (first.seconds, first.at_most, first.seconds_from) == (3600.0, True, "the cases' limits.wall_s")
+    assert first.cost_usd == pytest.approx(Decimal("0.27285"))
+    commit(experiment, plan(experiment, records, vault(records, {}), fresh=False), records)
+    (claim,) = books.ledger.claim(books.engine(), keys(experiment.run)[:1], HERE.place)
+    attempt = books.begin(claim, backend="modal")
+    books.finish(claim, attempt)
+    books.ledger.sandbox_ended(attempt.id, 360.0)
+    again = plan(experiment, records, vault(records, {}), fresh=False, rates=rates).sandboxes
+    assert (again.seconds, again.at_most) == (360.0, False)  # one cell is left
+    assert again.seconds_from == "the mean of 1 earlier cells of tiny on modal"
+    assert again.cost_usd == pytest.approx(Decimal("0.03798"))
+    unknown = plan(experiment, records, vault(records, {}), fresh=False).sandboxes
+    assert (unknown.cost_usd, unknown.rate, unknown.seconds) == (None, None, 360.0)
 
 
 def test_a_ref_that_moved_resumes_the_locked_run_and_says_so(records: Records, tmp_path: Path) -> None:

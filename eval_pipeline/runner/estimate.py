@@ -1,0 +1,46 @@
+"""What the sandboxes of an experiment will take, before any of them is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from eval_pipeline.domain.ids import CellKey
+from eval_pipeline.domain.lock import RunLock
+from eval_pipeline.scoring.sandbox_prices import SandboxRates
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxEstimate:
+    """Of all open cells, one attempt each. cost_usd None: no rate is known; rate and source then too.
+
+    seconds_from: where the seconds come from, in words. at_most: they are an upper bound of the agents' time, no expectation.
+    """
+
+    seconds: float
+    seconds_from: str
+    at_most: bool
+    cost_usd: Decimal | None
+    rate: str | None
+    source: str | None
+
+
+def estimate(
+    run: RunLock, open_cells: Sequence[CellKey], rates: SandboxRates | None, seen: tuple[float, int] | None
+) -> SandboxEstimate:
+    """seen: the mean seconds of earlier sandboxes of this app there, and their number; None: there was none."""
+    seconds = {key: seen[0] if seen else run.case(key.case_name).limits.wall_s for key in open_cells}
+    cost = None
+    if rates is not None:
+        asked = {arm.name: arm.manifest.resources for arm in run.arms}
+        per_s = {name: rates.usd_per_s(one.cpu, one.memory_mib) for name, one in asked.items()}
+        cost = sum((per_s[key.arm] * Decimal(str(one_s)) for key, one_s in seconds.items()), Decimal(0))
+    return SandboxEstimate(
+        seconds=sum(seconds.values()),
+        seconds_from=f"the mean of {seen[1]} earlier cells of {run.app} on {run.backend}" if seen else "the cases' limits.wall_s",
+        at_most=seen is None,
+        cost_usd=None if cost is None else cost.quantize(Decimal("1e-6")),
+        rate=None if rates is None else rates.version,
+        source=None if rates is None else rates.source,
+    )
