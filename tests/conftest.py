@@ -20,7 +20,7 @@ from eval_pipeline.store.postgres import embedded_server
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The chaos rounds of all workers in one line."""
-    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    reports = [one for reports in terminalreporter.stats.values() for one in reports if getattr(one, "when", None) == "call"]
     tolls = [toll for one in reports for name, toll in getattr(one, "user_properties", ()) if name == "chaos"]
     if tolls:
         words = ("rounds", "cells", "lost", "doubled", "rerun_alive", "leaked")
