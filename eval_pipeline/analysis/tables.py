@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from eval_pipeline.analysis.stats import CriterionVerdict, cell_value, critical_ok, pass_cell, score_cell
+from eval_pipeline.analysis.stats import CriterionVerdict, cell_value, critical_ok, pass_cell, score_cell, score_groups
 from eval_pipeline.domain.cell import CellState, Outcome
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.lock import ScoredCase
-from eval_pipeline.domain.rubric import Criterion
+from eval_pipeline.domain.rubric import Criterion, Policy
 from eval_pipeline.domain.usage import Usage
 from eval_pipeline.scoring.judge_questions import judge_questions
 from eval_pipeline.scoring.prices import PriceBook
@@ -44,7 +44,8 @@ class ScoredCell:
 
     score: what the cell counts as, None when it could not be had; lower and upper bound it then. cost_usd: of the counted attempt.
     spent_usd: of all attempts whose cost is known; both are for models. sandbox_*: likewise for the sandbox; sandbox_spent_s and
-    sandbox_spent_usd are of all attempts, as far as they are known, and n_sandbox_unknown counts those whose sandbox has no known cost. censored: the latency is the time limit, not a measurement.
+    sandbox_spent_usd are of all attempts, as far as they are known, and n_sandbox_unknown counts those whose sandbox has no known cost.
+    groups: the score by each group's criteria alone, by the same policy. censored: the latency is the time limit, not a measurement.
     """
 
     key: CellKey
@@ -68,6 +69,7 @@ class ScoredCell:
     censored: bool
     usages: list[Usage]
     criteria: list[CriterionRow]
+    groups: dict[str, float | None]
     counted: AttemptView | None
     view: CellView
 
@@ -121,6 +123,7 @@ def _scored(experiment: ExperimentRow, cell: CellView, verdicts: Mapping[str, Ve
         censored=status == Outcome.AGENT_TIMEOUT,
         usages=usages,
         criteria=rows,
+        groups=_groups(status, rubric, decided, experiment.score.policy),
         counted=cell.counted,
         view=cell,
     )
@@ -159,6 +162,12 @@ def _passed(status: str, score: float | None, case: ScoredCase, decided: list[Cr
     if status in (Outcome.AGENT_ERROR, Outcome.AGENT_TIMEOUT, Outcome.BUDGET_EXCEEDED):
         return False
     return pass_cell(score, case.rubric.pass_at, critical_ok(decided))
+
+
+def _groups(status: str, case: ScoredCase, decided: list[CriterionVerdict], policy: Policy) -> dict[str, float | None]:
+    """None: not decided, or a group that can only take points away."""
+    found = score_groups(decided, [criterion.group for criterion in case.rubric.criteria], policy)
+    return {name: None if group.lower is None else cell_value(status, group.score) for name, group in found.items()}
 
 
 def _cost(counted: AttemptView | None, usages: list[Usage], prices: PriceBook) -> Decimal | None:

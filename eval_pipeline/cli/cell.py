@@ -47,6 +47,7 @@ def show(settings: Settings, key: str, as_json: bool) -> None:
         "sandbox_spent_s": cell.sandbox_spent_s,
         "latency_s": cell.latency_s,
         "usage": [usage.model_dump() for usage in cell.usages],
+        "groups": cell.groups,
         "criteria": [row.__dict__ for row in cell.criteria],
         "error": cell.error,
         "world_diff": _compared(cell),
@@ -68,6 +69,8 @@ def _show_people(cell: ScoredCell, answer: str | None) -> None:
         click.echo(f"changed in the application: {summary_line(compared)}\n")
     rows = [[row.id, row.points, row.verdict if row.status == "ok" else row.status, row.reason] for row in cell.criteria]
     table(["criterion", "points", "verdict", "reason"], rows, right=["points", "verdict"])
+    if cell.groups:
+        table(["group", "score"], [[name, score] for name, score in cell.groups.items()], "\nby group", ["score"])
     attempts = [[a.number, a.sandbox, a.outcome, a.created_at, a.ended_at, a.error] for a in cell.view.attempts]
     table(["attempt", "sandbox", "outcome", "started", "ended", "error"], attempts, "\nattempts")
     if any(attempt.error for attempt in cell.view.attempts):

@@ -8,9 +8,9 @@ from pydantic import Field, model_validator
 
 from eval_pipeline.domain.base import Spec
 from eval_pipeline.domain.ids import Slug
+from eval_pipeline.domain.rubric import Policy
 
 BackendName = Literal["local", "modal"]
-Policy = Literal["clip_cell", "raw", "minmax", "all_pass"]
 WORKTREE = "WORKTREE"
 
 

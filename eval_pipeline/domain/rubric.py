@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,7 @@ from eval_pipeline.domain.base import Spec
 from eval_pipeline.domain.ids import Slug
 
 DEFAULT_CAP = 5
+Policy = Literal["clip_cell", "raw", "minmax", "all_pass"]
 
 
 class Criterion(Spec):
@@ -44,9 +45,13 @@ class Criterion(Spec):
 
 
 class Rubric(Spec):
-    """pass_at: the score from which a cell passes, 1.0 when omitted."""
+    """pass_at: the score from which a cell passes, 1.0 when omitted.
+
+    policy: what the rubric was written for. The experiment sets the policy, and one with another is refused; no part of any lock.
+    """
 
     pass_at: Annotated[float, Field(le=1)] = 1.0
+    policy: Annotated[Policy | None, Field(exclude=True)] = None
     criteria: tuple[Criterion, ...]
 
     @model_validator(mode="after")

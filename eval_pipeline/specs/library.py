@@ -15,7 +15,7 @@ from eval_pipeline.errors import NotFound, SpecError
 from eval_pipeline.scoring.checks import validate_check
 from eval_pipeline.scoring.prices import PriceBook, PriceRow
 from eval_pipeline.specs import git
-from eval_pipeline.specs.yaml_file import YamlFile, parse_model
+from eval_pipeline.specs.yaml_file import Location, YamlFile, parse_model
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,11 @@ class Library:
         case = Case(world=owner.spec.id, spec=_parse_case(file))
         _check_citations(file, case.spec, owner)
         return case, file
+
+    def where(self, case: Case, location: Location) -> str:
+        """`file:line` in the file of the case."""
+        files = (self.file(path) for path in case_paths(self.world(case.world)))
+        return next(file for file in files if file.data["id"] == case.spec.id).where(location)
 
     def all_cases(self) -> list[Case]:
         return [case for world in self.world_names() for case in self.cases(world)]

@@ -12,6 +12,7 @@ from eval_pipeline.domain.app import AppManifest
 from eval_pipeline.domain.case import Case
 from eval_pipeline.domain.experiment import WORKTREE, ArmSpec, ExperimentSpec
 from eval_pipeline.domain.lock import LockedArm, LockedCase, RunLock, ScoredCase, ScoreLock
+from eval_pipeline.domain.rubric import Policy
 from eval_pipeline.domain.world import WorldSpec
 from eval_pipeline.errors import SpecError
 from eval_pipeline.sandbox import modal_plan
@@ -41,6 +42,7 @@ def lock_experiment(library: Library, path: Path) -> Locked:
         cases = library.dataset_cases(spec.dataset)
         for case in cases:
             _refuse_slips(f"`limits` of the case {case.name}", {"wall_s": case.spec.limits.wall_s}, {"wall_s": _MOST_WALL_S})
+            _refuse_policy(library, case, spec.policy)
     with _placed(file, ("app",)):
         app = library.app(spec.app)
     if spec.judge is not None:
@@ -78,6 +80,18 @@ def lock_experiment(library: Library, path: Path) -> Locked:
         prices=library.prices().as_data(),
     )
     return Locked(spec, run, score, repo)
+
+
+def _refuse_policy(library: Library, case: Case, policy: Policy) -> None:
+    """One table has one policy, so it is the experiment's."""
+    meant = case.spec.rubric.policy
+    if meant in (None, policy):
+        return
+    raise SpecError(
+        f"the rubric of {case.name} is written for the policy {meant}, and the experiment scores by {policy}",
+        where=library.where(case, ("rubric", "policy")),
+        hint=f"write `policy: {meant}` in the experiment, select other cases, or take the line out of the rubric",
+    )
 
 
 @contextmanager

@@ -229,3 +229,19 @@ def test_the_table_has_a_row_a_cell_in_its_order() -> None:
     run = run_lock(cases=[locked_case("c"), locked_case("d")], arms=[locked_arm("b"), locked_arm("a", config={"k": 1})], trials=2)
     rows = scored_table(experiment_row(run, score_lock(run)), [cell_view(key) for key in run.cell_keys()], {})
     assert [row.key for row in rows] == run.cell_keys()
+
+
+def test_groups_have_scores_of_their_own() -> None:
+    """2 of 2 points; 0 of 3 less one false claim, clipped; only deductions are no score."""
+    rubric = (
+        criterion("lease", 2, group="facts"),
+        criterion("reasons", 3, group="law"),
+        criterion("invented", -1, group="law"),
+        criterion("rude", -1, group="style"),
+        criterion("alone", 5),
+    )
+    said = {"lease": 1.0, "reasons": 0.0, "invented": 1.0, "rude": 0.0, "alone": 1.0}
+    assert scored(attempt(), said=said, criteria=rubric).groups == {"facts": 1.0, "law": 0.0, "style": None}
+    assert scored(attempt(), said=said, criteria=rubric, policy="raw").groups["law"] == pytest.approx(-1 / 3)
+    assert scored(attempt(), said=said | {"lease": None}, criteria=rubric).groups["facts"] is None
+    assert scored(attempt(outcome="agent_error"), criteria=rubric).groups == {"facts": 0.0, "law": 0.0, "style": None}

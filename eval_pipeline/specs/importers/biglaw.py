@@ -26,29 +26,12 @@ from eval_pipeline.specs.importers.biglaw_csv import Cell, Row, parse_csv
 from eval_pipeline.specs.importers.biglaw_rubric import parse_rubric
 from eval_pipeline.specs.importers.documents import DocumentIndex, check_readable
 from eval_pipeline.specs.importers.slugs import slug
-from eval_pipeline.specs.importers.tree import Content, place_tree, to_yaml
+from eval_pipeline.specs.importers.tree import Content, ImportedCase, place_tree, to_yaml
 
 DATASET = "biglaw-bench"
 WORLD_PREFIX = "biglaw-"
 NUMBER_MAX = 24
 _NO_DOCUMENTS = ("", "n/a", "na", "none")
-
-
-@dataclass(frozen=True)
-class ImportedCriterion:
-    text: str
-    points: float
-    per_occurrence: bool
-
-
-@dataclass(frozen=True)
-class ImportedCase:
-    """case: its global name. source: the row's Number. `dataclasses.asdict` gives the JSON form."""
-
-    case: str
-    world: str
-    source: str
-    criteria: tuple[ImportedCriterion, ...]
 
 
 @dataclass(frozen=True)
@@ -89,7 +72,7 @@ def import_biglaw_bench(csv_path: Path, documents_dir: Path, into: Path) -> list
     closed = frozenset(_folder(matter) / "documents" for matter in matters)
     place_tree(dict(_files(matters, documents_dir)), into, closed)
     worlds = {entry.number: matter.world.id for matter in matters for entry in matter.entries}
-    return [_imported(entry, worlds[entry.number]) for entry in entries]
+    return [ImportedCase.of(Case(world=worlds[entry.number], spec=entry.case), entry.number) for entry in entries]
 
 
 def parse_entries(raw: bytes, shown: str, index: DocumentIndex) -> list[Entry]:
@@ -215,8 +198,3 @@ def _criterion_data(criterion: Criterion) -> dict[str, Any]:
     if criterion.group is not None:
         data["group"] = criterion.group
     return data
-
-
-def _imported(entry: Entry, world: str) -> ImportedCase:
-    criteria = (ImportedCriterion(item.text, item.points, item.per_occurrence) for item in entry.case.rubric.criteria)
-    return ImportedCase(Case(world=world, spec=entry.case).name, world, entry.number, tuple(criteria))

@@ -7,16 +7,40 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 
+from eval_pipeline.domain.case import Case
 from eval_pipeline.errors import SpecError
 
 Content = str | Path
 _LONG = 100
 _BREAKS = re.compile("[\x85\u2028\u2029]")
+
+
+@dataclass(frozen=True)
+class ImportedCriterion:
+    text: str
+    points: float
+    per_occurrence: bool
+
+
+@dataclass(frozen=True)
+class ImportedCase:
+    """case: its global name. source: what it is called there. `dataclasses.asdict` gives the JSON form."""
+
+    case: str
+    world: str
+    source: str
+    criteria: tuple[ImportedCriterion, ...]
+
+    @classmethod
+    def of(cls, case: Case, source: str) -> ImportedCase:
+        criteria = (ImportedCriterion(item.text, item.points, item.per_occurrence) for item in case.spec.rubric.criteria)
+        return cls(case.name, case.world, source, tuple(criteria))
 
 
 class _Dumper(yaml.SafeDumper):

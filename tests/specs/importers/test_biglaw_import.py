@@ -21,7 +21,8 @@ from eval_pipeline.domain.case import CaseSpec
 from eval_pipeline.domain.experiment import DatasetSpec
 from eval_pipeline.domain.world import WorldSpec
 from eval_pipeline.errors import SpecError
-from eval_pipeline.specs.importers.biglaw import ImportedCase, ImportedCriterion, import_biglaw_bench
+from eval_pipeline.specs.importers.biglaw import import_biglaw_bench
+from eval_pipeline.specs.importers.tree import ImportedCase, ImportedCriterion
 from eval_pipeline.specs.library import Library
 from eval_pipeline.store.snapshots import scan_world
 
