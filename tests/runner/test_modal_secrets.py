@@ -107,9 +107,9 @@ async def test_changes_and_removals_take_effect(keeper: Keeper) -> None:
     assert await keeper.sync() == {"agent": "kept", "build": "kept"}
     rows = ModalSecretRows(keeper.records.database, place_of(keeper.settings, "modal"))
     before = {row.phase: row for row in rows.all()}
-    keeper.write("A=a2\nB=b1\nC=c1\n")
+    keeper.write("A=value-2\nB=b1\nC=c1\n")
     assert await keeper.sync() == {"agent": "written", "build": "kept"}
-    assert keeper.values("agent") == {"A": "a2", "B": "b1"}
+    assert keeper.values("agent") == {"A": "value-2", "B": "b1"}
     after = {row.phase: row for row in rows.all()}
     assert after["agent"].version != before["agent"].version and after["build"].version == before["build"].version
     assert (
@@ -117,8 +117,8 @@ async def test_changes_and_removals_take_effect(keeper: Keeper) -> None:
     )
     keeper.declare(agent=["A"])
     assert await keeper.sync() == {"agent": "written", "build": "removed"}
-    assert (keeper.values("agent"), keeper.held("build")) == ({"A": "a2"}, None)
-    assert "a2" not in str(rows.all())
+    assert (keeper.values("agent"), keeper.held("build")) == ({"A": "value-2"}, None)
+    assert "value-2" not in str(rows.all())
     keeper.project.write("app.yaml", {"name": "tiny", "repo": "app", "path": "."})
     assert await keeper.sync() == {"agent": "removed"}
     assert keeper.held("agent") is None and rows.all() == []
