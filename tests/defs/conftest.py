@@ -18,8 +18,11 @@ from eval_pipeline.store.records import Records, open_records
 if TYPE_CHECKING:
     import dagster as dg
 
-# Dagster asks pydantic for names that pydantic has renamed.
-DAGSTER_WARNINGS = "ignore:The `__fields__` attribute is deprecated"
+# Dagster asks pydantic for names that pydantic has renamed, and gives its own sensors' copies a parameter that it calls beta.
+DAGSTER_WARNINGS = (
+    "ignore:The `__fields__` attribute is deprecated",
+    "ignore:Parameter `owners` of initializer `SensorDefinition",
+)
 
 AGENT = """
 grep -q slow "$EVALS_CASE" && sleep 15
@@ -35,7 +38,7 @@ exit 0
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.filterwarnings(DAGSTER_WARNINGS))
+            item.add_marker(pytest.mark.filterwarnings(*DAGSTER_WARNINGS))
 
 
 @pytest.fixture(scope="session")
