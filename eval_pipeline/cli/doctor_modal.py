@@ -14,6 +14,7 @@ from eval_pipeline.settings import Settings
 
 ON_REQUEST: Mapping[str, str] = {
     "snapshot": "how long a file system snapshot takes, and that a mounted volume is left out of it",
+    "ports": "how fast a port of a sandbox is led here, through a command's input and output",
     "egress": "what the allowlist lets through: other names, other ports, addresses, name resolution",
     "containers": "whether a container engine starts: its storage, its packet filter, FUSE (for `services.compose`)",
     "rate": "how many sandboxes this account may create at once",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eval_pipeline.errors import EvalsError, SandboxError
-from eval_pipeline.sandbox.base import Engine, Phase, Sandbox, SandboxSpec
+from eval_pipeline.sandbox.base import Address, Engine, Phase, Sandbox, SandboxSpec
 from eval_pipeline.sandbox.modal import ModalBackend
 from eval_pipeline.sandbox.modal_calls import Throttled
 
@@ -30,6 +30,18 @@ cat /world/probe.txt >/dev/null || fail "the world is not at /world"
 [ "$PROBE_SECRET" = "$1" ] || fail "the secret did not arrive"
 : >/etc/own || fail "the root file system is not the user's"
 command -v git >/dev/null || fail "the image has no git"
+"""
+
+_PORT = 8071
+_ECHO = f"""
+import socket
+with socket.create_server(("127.0.0.1", {_PORT})) as server:
+    open("/out/up", "w").write("x")
+    while True:
+        line, said = server.accept()[0], b""
+        while chunk := line.recv(65536):
+            said += chunk
+        line.sendall(said); line.close()
 """
 
 _EGRESS = f"""
@@ -136,6 +148,42 @@ def _world(scratch: Path) -> Path:
     return world
 
 
+async def rates(backend: ModalBackend, _: Path) -> str:
+    """A token may not be allowed to see them, and experiments run all the same."""
+    try:
+        found = await backend.cloud.billing_rates()
+    except EvalsError as error:
+        return f"not told ({error}); the public price stands in"
+    named = ", ".join(f"{name} {usd:f}" for name, usd in sorted(found.items()) if name.endswith("_sandbox"))
+    return f"US dollars an hour: {named}" if named else "none for sandboxes among those told; the public price stands in"
+
+
+async def ports(backend: ModalBackend, _: Path) -> str:
+    sandbox = await backend.get_or_create(_spec("probe"))
+    try:
+        await sandbox.start("echo", ["python3", "-c", _ECHO], env={}, workdir="/out")
+        async with asyncio.timeout(_COMMAND_TIMEOUT_S), sandbox.forward(_PORT) as address:
+            while not await sandbox.read("/out/up", 1):
+                await asyncio.sleep(0.1)
+            took_s = [await _echoed(address, secrets.token_bytes(size)) for size in (1, 1 << 22)]
+    finally:
+        await sandbox.terminate()
+    return f"a byte there and back in {took_s[0] * 1000:.0f} ms, {1 << 22} bytes in {took_s[1]:.1f} s"
+
+
+async def _echoed(address: Address, data: bytes) -> float:
+    """Seconds until it was back. Raises SandboxError when something else came."""
+    began = time.monotonic()
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(data)
+    writer.write_eof()
+    back = await reader.read(-1)
+    writer.close()
+    if back != data:
+        raise SandboxError(f"{len(data)} bytes were sent to a port of the sandbox, and {len(back)} came back")
+    return time.monotonic() - began
+
+
 async def snapshot(backend: ModalBackend, scratch: Path) -> str:
     key = f"probe-{secrets.token_hex(8)}"
     builder = await backend.get_or_create(_spec("build", world=_world(scratch)))
@@ -189,6 +237,6 @@ async def rate(backend: ModalBackend, _: Path) -> str:
     return f"{len(sandboxes)} sandboxes up in {took_s:.1f} s, {refused} refused"
 
 
-ALWAYS: Mapping[str, Step] = {"token": token, "image": image, "secrets": secret_access, "sandbox": round_trip}
-ON_REQUEST: Mapping[str, Step] = {"snapshot": snapshot, "egress": egress, "containers": containers, "rate": rate}
+ALWAYS: Mapping[str, Step] = {"token": token, "image": image, "rates": rates, "secrets": secret_access, "sandbox": round_trip}
+ON_REQUEST: Mapping[str, Step] = {"snapshot": snapshot, "ports": ports, "egress": egress, "containers": containers, "rate": rate}
 """What only the real service can show."""

@@ -61,3 +61,25 @@ def test_a_world_is_opened_changed_saved_and_closed(project: Project, modal_serv
     with pytest.raises(OSError):
         get(address)
     assert [one["name"] for one in modal_server.sandboxes(APP) if one["alive"]] == []
+
+
+def test_the_doctor_tries_what_experiments_rest_on(project: Project, modal_server: LoopbackModal) -> None:
+    before = {one["id"] for one in modal_server.sandboxes()}
+    data = project.evals("doctor", *ON_MODAL, "--try", "ports", "--try", "snapshot")
+    found = {one["what"]: one for one in data["findings"]}
+    assert [one["what"] for one in data["findings"] if not one["works"]] == []
+    assert set(found) == {"token", "image", "rates", "secrets", "sandbox", "ports", "snapshot"}
+    assert "cpu_hour_cost_sandbox 0.2" in found["rates"]["said"]
+    assert set(data["to_be_seen"]) == {f"evals doctor --backend modal --try {name}" for name in ("egress", "containers", "rate")}
+    made = [one for one in modal_server.sandboxes() if one["id"] not in before]
+    assert (len(made) >= 4, [one["name"] for one in made if one["alive"]]) == (True, [])
+
+
+def test_without_a_token_the_doctor_says_what_to_do(project: Project) -> None:
+    nobody = Project.__new__(Project)
+    nobody.root, nobody.env = project.root, {k: v for k, v in project.env.items() if not k.startswith("MODAL_TOKEN")}
+    refused = nobody.evals("doctor", *ON_MODAL, check=False)
+    assert (refused["exit_code"], refused["ok"]) == (2, False)
+    (finding,) = refused["data"]["findings"]
+    assert (finding["what"], finding["works"]) == ("token", False)
+    assert "modal token new" in finding["remedy"]
