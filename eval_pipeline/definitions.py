@@ -3,6 +3,7 @@
 import dagster as dg
 
 from eval_pipeline.defs.app_image import app_image, build_app_image_hourly, image_job
+from eval_pipeline.defs.artifacts import collect_artifacts, collect_artifacts_hourly
 from eval_pipeline.defs.asset_checks import completeness, infra_rate, leaked_sandboxes
 from eval_pipeline.defs.assets import cell_results, leaderboard, scored_table, world_snapshots
 from eval_pipeline.defs.automation import repair_records, results_job, score_finished_experiments, snapshot_job
@@ -17,9 +18,9 @@ from eval_pipeline.defs.warm import warm_sandboxes
 defs = dg.Definitions(
     assets=[world_snapshots, sandbox_secrets, app_image, warm_sandboxes, cell_results, scored_table, leaderboard],
     asset_checks=[completeness, infra_rate, leaked_sandboxes],
-    jobs=[snapshot_job, secrets_job, image_job, run_cells, rerun_failed_cells, results_job],
+    jobs=[snapshot_job, secrets_job, image_job, run_cells, rerun_failed_cells, results_job, collect_artifacts],
     sensors=[score_finished_experiments, repair_records, reap_sandboxes, send_notifications, archive_experiments],
-    schedules=[sync_secrets_hourly, build_app_image_hourly],
+    schedules=[sync_secrets_hourly, build_app_image_hourly, collect_artifacts_hourly],
     resources={"evals": EvalsResource()},
     executor=dg.in_process_executor,
 )

@@ -33,11 +33,13 @@ class RetentionSettings:
     """When experiments are archived by themselves; never open ones.
 
     after_days: since anything happened to it. over: of so many that are not archived, the oldest go. keep: the newest so many stay.
+    delete_after_days: how long after that the bundles of its cells are kept; None: for ever.
     """
 
     after_days: int = 90
     over: int = 200
     keep: int = 20
+    delete_after_days: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +125,7 @@ def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = N
             after_days=_count(env, "EVALS_ARCHIVE_AFTER_DAYS", 90),
             over=_count(env, "EVALS_ARCHIVE_OVER", 200),
             keep=_count(env, "EVALS_ARCHIVE_KEEP", 20),
+            delete_after_days=_count(env, "EVALS_ARCHIVE_DELETE_DAYS", 0) if env.get("EVALS_ARCHIVE_DELETE_DAYS") else None,
         ),
         judge=JudgeSettings(timeout_s=_positive(env, "EVALS_JUDGE_TIMEOUT_S", "120", "a number of seconds")),
     )

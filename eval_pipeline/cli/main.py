@@ -25,6 +25,7 @@ NOUNS = {
     "leaderboard": ("leaderboard", "Arms side by side, with what is missing."),
     "image": ("image", "What cells stand on: list, status, build, warm, gc."),
     "secrets": ("secrets", "Secrets that apps declare: list, sync. Never a value."),
+    "artifact": ("artifact", "Stored artifacts: gc."),
     "sandbox": ("sandbox", "Sandboxes on this machine: list, reap."),
     "import": ("importing", "Import published benchmarks as worlds and cases."),
 }

@@ -20,6 +20,7 @@ from eval_pipeline.errors import EvalsError
 from eval_pipeline.runner.notify import send, tell_state
 from eval_pipeline.runner.reaper import reap
 from eval_pipeline.settings import Settings, load_settings
+from eval_pipeline.store.artifacts import open_store
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.liveness import end_dead_engines
 from eval_pipeline.store.postgres import embedded_server
@@ -51,6 +52,7 @@ def run_experiment(settings: Settings, experiment_id: str, keys: list[str]) -> i
 
     with open_records(settings, patience_s=120.0) as records:
         experiment = records.ledger.experiment(experiment_id)
+        open_store(settings).claim(records.ledger.installation_id())
         digests = experiment.run.worlds
         missing = sorted(name for name, digest in digests.items() if digest not in records.ledger.snapshots(digests.values()))
         wanted = keys or records.views.keys(experiment.id, ["open", "setup", "running", "persisting", "failed"])

@@ -14,8 +14,8 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
@@ -40,8 +40,19 @@ class Artifact:
     size_bytes: int
 
 
+@dataclass(frozen=True)
+class Stored:
+    """age_s: since it was put last."""
+
+    digest: str
+    size_bytes: int
+    age_s: float
+
+
 class ArtifactStore(Protocol):
-    """Every method raises StoreError when the store can't be written, read or verified, or has no such artifact."""
+    """What is put again counts as new, so that nobody removes it before it is referred to.
+
+    Every method raises StoreError when the store can't be written, read or verified, or has no such artifact."""
 
     def put_file(self, path: Path) -> Artifact:
         """Also StoreError when the file changes meanwhile."""
@@ -61,6 +72,16 @@ class ArtifactStore(Protocol):
 
     def url(self, digest: str) -> str:
         """For people to find it; it need not be there."""
+        ...
+
+    def listing(self) -> Iterator[Stored]: ...
+
+    def remove(self, digest: str, older_than_s: float) -> bool:
+        """False when it is not there, or was put again within that time."""
+        ...
+
+    def claim(self, installation: str) -> set[str]:
+        """Note that this installation keeps artifacts here; returns all that ever did."""
         ...
 
 
@@ -94,7 +115,7 @@ class LocalArtifacts:
     def _put(self, source: BinaryIO) -> Artifact:
         artifact = describe(source)
         target = self._path(artifact.digest)
-        if _size(target) == artifact.size_bytes:
+        if _size(target) == artifact.size_bytes and _refreshed(target):
             return artifact
         unfinished = self._directory / "tmp"
         unfinished.mkdir(parents=True, exist_ok=True)
@@ -121,6 +142,41 @@ class LocalArtifacts:
 
     def url(self, digest: str) -> str:
         return self._path(digest).absolute().as_uri()
+
+    def listing(self) -> Iterator[Stored]:
+        with storage_errors(f"{self._directory} can't be listed"):
+            for left in (self._directory / "tmp").glob("removed-*"):  # its collector was killed
+                with suppress(FileNotFoundError):
+                    left.rename(self._path(left.name.removeprefix("removed-")))
+            for path in self._directory.glob("[0-9a-f][0-9a-f]/*"):
+                with suppress(FileNotFoundError):
+                    if _DIGEST.fullmatch(path.name):
+                        status = path.stat()
+                        yield Stored(path.name, status.st_size, time.time() - status.st_mtime)
+
+    def remove(self, digest: str, older_than_s: float) -> bool:
+        """Taken out of sight first: whoever puts it from then on writes it anew, and who has put it before has made it young."""
+        target, aside = self._path(digest), self._directory / "tmp" / f"removed-{digest}"
+        with storage_errors(f"artifact {digest} can't be removed from {self._directory}"):
+            aside.parent.mkdir(exist_ok=True)
+            try:
+                if time.time() - target.stat().st_mtime < older_than_s:
+                    return False
+                target.rename(aside)
+            except FileNotFoundError:
+                return False
+            if time.time() - aside.stat().st_mtime < older_than_s:
+                aside.rename(target)
+                return False
+            aside.unlink(missing_ok=True)
+            return True
+
+    def claim(self, installation: str) -> set[str]:
+        owners = self._directory / "owners"
+        with storage_errors(f"{owners} can't be written"):
+            owners.mkdir(parents=True, exist_ok=True)
+            (owners / installation).touch()
+            return {path.name for path in owners.iterdir()}
 
     def _path(self, digest: str) -> Path:
         return self._directory / check_digest(digest)[:2] / digest
@@ -212,6 +268,15 @@ def sync_directory(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _refreshed(target: Path) -> bool:
+    """False when it was removed this moment."""
+    try:
+        os.utime(target)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _sweep(folder: Path) -> None:

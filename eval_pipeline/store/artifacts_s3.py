@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -17,9 +18,10 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from eval_pipeline.errors import StoreError
-from eval_pipeline.store.artifacts import Artifact, check_digest, describe, fetch_to, missing, storage_errors, verified
+from eval_pipeline.store.artifacts import Artifact, Stored, check_digest, describe, fetch_to, missing, storage_errors, verified
 
 _RETRIES = {"mode": "standard", "total_max_attempts": 6}
+_YOUNG_S = 3600.0
 _ABSENT = ("404", "NoSuchKey", "NotFound")
 
 
@@ -41,7 +43,7 @@ class S3Artifacts:
     def _put(self, source: BinaryIO) -> Artifact:
         artifact = describe(source)
         with self._errors(f"artifact {artifact.digest} can't be stored"):
-            if self._size(artifact.digest) != artifact.size_bytes:
+            if self._size(artifact.digest) != artifact.size_bytes or not self._refreshed(artifact.digest):
                 # Can't seek, so the transfer manager reads it once and aborts when it is not what was hashed.
                 self._client.upload_fileobj(verified(source, artifact), self._bucket, self._key(artifact.digest))
         return artifact
@@ -66,17 +68,60 @@ class S3Artifacts:
     def url(self, digest: str) -> str:
         return f"s3://{self._bucket}/{self._key(digest)}"
 
+    def listing(self) -> Iterator[Stored]:
+        with self._errors("artifacts can't be listed"):
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._beneath(""))
+            for found in (one for page in pages for one in page.get("Contents", ())):
+                digest = str(found["Key"]).rpartition("/")[2]
+                if len(digest) == 64 and found["Key"] == self._key(digest):
+                    yield Stored(digest, int(found["Size"]), (datetime.now(UTC) - found["LastModified"]).total_seconds())
+
+    def remove(self, digest: str, older_than_s: float) -> bool:
+        """Between the look and the removal lies a moment in which a put goes unnoticed: S3 has no step for both."""
+        with self._errors(f"artifact {digest} can't be removed"):
+            found = self._head(digest)
+            if found is None or (datetime.now(UTC) - found["LastModified"]).total_seconds() < older_than_s:
+                return False
+            self._client.delete_object(Bucket=self._bucket, Key=self._key(digest))
+            return True
+
+    def claim(self, installation: str) -> set[str]:
+        owners = self._beneath("owners/")
+        with self._errors("the owners of the store can't be written"):
+            self._client.put_object(Bucket=self._bucket, Key=f"{owners}{installation}", Body=b"")
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=owners)
+            return {str(one["Key"]).removeprefix(owners) for page in pages for one in page.get("Contents", ())}
+
+    def _refreshed(self, digest: str) -> bool:
+        """Copied onto itself when it is not young: its age is what tells that somebody is about to refer to it."""
+        found = self._head(digest)
+        if found is None:
+            return False
+        if (datetime.now(UTC) - found["LastModified"]).total_seconds() < _YOUNG_S:
+            return True
+        here = {"Bucket": self._bucket, "Key": self._key(digest)}
+        how = {"MetadataDirective": "REPLACE", "Metadata": {"put-again": datetime.now(UTC).isoformat()}}
+        self._client.copy(here, self._bucket, self._key(digest), ExtraArgs=how)
+        return True
+
     @property
     def _place(self) -> str:
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
 
     def _key(self, digest: str) -> str:
-        key = f"{check_digest(digest)[:2]}/{digest}"
-        return f"{self._prefix}/{key}" if self._prefix else key
+        return self._beneath(f"{check_digest(digest)[:2]}/{digest}")
+
+    def _beneath(self, name: str) -> str:
+        return f"{self._prefix}/{name}" if self._prefix else name
 
     def _size(self, digest: str) -> int | None:
+        found = self._head(digest)
+        return None if found is None else int(found["ContentLength"])
+
+    def _head(self, digest: str) -> Any:
+        """None when there is no such artifact."""
         try:
-            return int(self._client.head_object(Bucket=self._bucket, Key=self._key(digest))["ContentLength"])
+            return self._client.head_object(Bucket=self._bucket, Key=self._key(digest))
         except ClientError as error:
             if _code(error) in _ABSENT:
                 return None

@@ -282,6 +282,14 @@ modal_secrets = sa.Table(
     _now("seen_at"),
 )
 
+artifact_marks = sa.Table(  # artifacts that nothing in the ledger referred to when somebody looked
+    "artifact_marks",
+    metadata,
+    sa.Column("store", sa.Text, primary_key=True),
+    sa.Column("digest", sa.Text, primary_key=True),
+    _now("marked_at"),
+)
+
 surveys = sa.Table(
     "surveys",
     metadata,

@@ -251,3 +251,27 @@ def test_streams_can_be_read_in_small_pieces(bucket: str) -> None:
         while piece := stream.read(10_007):
             copy.write(piece)
     assert copy.getvalue() == data
+
+
+@pytest.mark.parametrize("prefix", ["", "deep/er"])
+def test_artifacts_are_listed_and_removed_when_they_are_old(bucket: str, prefix: str) -> None:
+    store = S3Artifacts(bucket, prefix)
+    digest, other = (store.put_bytes(data).digest for data in (b"one", b"two!"))
+    assert (store.claim("mine"), store.claim("another's")) == ({"mine"}, {"mine", "another's"})
+    _client().put_object(Bucket=bucket, Key="somebody/else", Body=b"x")
+    assert {(one.digest, one.size_bytes) for one in store.listing()} == {(digest, 3), (other, 4)}
+    assert all(abs(one.age_s) < 3600 for one in store.listing())
+    assert not store.remove(digest, 3600) and store.exists(digest)
+    assert store.remove(digest, -3600) and not store.exists(digest) and store.exists(other)
+    assert not store.remove(digest, -3600)
+
+
+def test_an_old_artifact_that_is_put_again_is_young(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = S3Artifacts(bucket)
+    digest = store.put_bytes(b"one").digest
+    monkeypatch.setattr("eval_pipeline.store.artifacts_s3._YOUNG_S", -3600.0)  # as if it had been put long ago
+    assert store.put_bytes(b"one").digest == digest
+    (key,) = _keys(bucket)
+    assert "put-again" in _client().head_object(Bucket=bucket, Key=key)["Metadata"], "copied onto itself"
+    with store.open(digest) as stream:
+        assert stream.read() == b"one"
