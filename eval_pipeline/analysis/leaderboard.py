@@ -9,8 +9,9 @@ from statistics import fmean
 from typing import Any
 
 from eval_pipeline.analysis.stats import LatencyCell, experiment_summary, latency_summary, provisional_reasons, score_range
-from eval_pipeline.analysis.tables import ScoredCell
+from eval_pipeline.analysis.tables import ScoredCell, count_failures
 from eval_pipeline.domain.cell import Outcome
+from eval_pipeline.domain.failure import MAX_PROVIDER_GAP, Failure
 from eval_pipeline.store.ledger import ExperimentRow
 
 
@@ -21,6 +22,7 @@ class ArmRow:
     score: mean over cases of the mean over trials. ci_*: 95% CI for new cases. cost_usd_mean (models), sandbox_usd_mean, pass_rate:
     means over cases likewise.
     latency_above: quantiles that lie above the longest time limit. n_not_judged: valid cells without a score.
+    failures: cells by kind of failure, each kind apart; n_agent_failed: those that count as zero.
     stand_in: the arm's model is the stand-in, so its numbers say nothing about a real model.
     """
 
@@ -46,6 +48,7 @@ class ArmRow:
     latency_above: list[str]
     stand_in: bool
     flags: list[str]
+    failures: dict[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +91,7 @@ def leaderboard(experiment: ExperimentRow, cells: Sequence[ScoredCell], leaked_s
     for cell in cells:
         by_arm[cell.key.arm].append(cell)
     arms = [_arm_row(arm.name, by_arm[arm.name], summaries[arm.name], arm.config.get("model")) for arm in experiment.run.arms]
-    reasons = provisional_reasons(summaries)
+    reasons = [*provisional_reasons(summaries), *_provider_gap(arms)]
     return Leaderboard(
         experiment=experiment.id,
         status="provisional" if reasons else "final",
@@ -106,6 +109,15 @@ def leaderboard(experiment: ExperimentRow, cells: Sequence[ScoredCell], leaked_s
         leaked_sandboxes=leaked_sandboxes,
         open_egress=next(filter(None, (cell.view.open_egress for cell in cells)), None),
     )
+
+
+def _provider_gap(arms: Sequence[ArmRow]) -> list[str]:
+    """An arm whose provider failed more often looks worse than it is. Rates are of the cells that ended."""
+    ended = [(arm, arm.n_valid + arm.n_infra) for arm in arms]
+    rates = [arm.failures[Failure.PROVIDER] / n for arm, n in ended if n]
+    if not rates or max(rates) - min(rates) <= MAX_PROVIDER_GAP + 1e-12:
+        return []
+    return [f"provider errors differ between arms: {min(rates):.1%} to {max(rates):.1%}, 2 points are allowed"]
 
 
 def _judged_status(cell: ScoredCell) -> str:
@@ -149,6 +161,7 @@ def _arm_row(name: str, cells: list[ScoredCell], summary: Any, model: object) ->
         latency_above=[level for level, value in quantiles.items() if value is not None and value.above],
         stand_in=model == "stand-in",
         flags=list(mean.flags),
+        failures=count_failures(cells),
     )
 
 

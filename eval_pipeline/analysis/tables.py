@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
 from eval_pipeline.analysis.stats import CriterionVerdict, cell_value, critical_ok, pass_cell, score_cell, score_groups
+from eval_pipeline.domain.budget import cost_over_usd
 from eval_pipeline.domain.cell import CellState, Outcome
+from eval_pipeline.domain.failure import Failure, failure_of
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.lock import ScoredCase
 from eval_pipeline.domain.rubric import Criterion, Policy
@@ -43,7 +46,8 @@ class ScoredCell:
     """status: the outcome; infra_failure for a cell without attempts left; cancelled for one that is still open.
 
     score: what the cell counts as, None when it could not be had; lower and upper bound it then. cost_usd: of the counted attempt.
-    spent_usd: of all attempts whose cost is known; both are for models. sandbox_*: likewise for the sandbox; sandbox_spent_s and
+    cost_over_usd: how far that is above the case's limit, None without both. spent_usd: of all attempts whose cost is known; both are
+    for models. sandbox_*: likewise for the sandbox; sandbox_spent_s and
     sandbox_spent_usd are of all attempts, as far as they are known, and n_sandbox_unknown counts those whose sandbox has no known cost.
     groups: the score by each group's criteria alone, by the same policy. censored: the latency is the time limit, not a measurement.
     """
@@ -59,6 +63,7 @@ class ScoredCell:
     n_not_judged: int
     n_judge_failed: int
     cost_usd: Decimal | None
+    cost_over_usd: Decimal | None
     spent_usd: Decimal
     sandbox_s: float | None
     sandbox_cost_usd: Decimal | None
@@ -78,9 +83,34 @@ class ScoredCell:
         return self.counted is not None
 
     @property
+    def _last(self) -> AttemptView | None:
+        return self.counted or (self.view.attempts[-1] if self.view.attempts else None)
+
+    @property
     def error(self) -> str | None:
-        attempt = self.counted or (self.view.attempts[-1] if self.view.attempts else None)
-        return attempt.error if attempt else None
+        return self._last.error if self._last else None
+
+    @property
+    def error_class(self) -> str | None:
+        return self._last.error_class if self._last else None
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why there is no good result: how the cell ended, or else its judge. None also while it is open."""
+        return next(iter(self.failures), None)
+
+    @property
+    def failures(self) -> list[Failure]:
+        """More than one when a refusal could not be judged either."""
+        ended = failure_of(self.status, self.error_class)
+        judge = Failure.JUDGE if self.valid and self.score is None and self.n_judge_failed else None
+        return [one for one in (ended, judge) if one is not None]
+
+
+def count_failures(cells: Iterable[ScoredCell]) -> dict[str, int]:
+    """Of every kind, also of those that did not happen."""
+    counts = Counter(failure for cell in cells for failure in cell.failures)
+    return {str(failure): counts[failure] for failure in Failure}
 
 
 def scored_table(experiment: ExperimentRow, cells: list[CellView], verdicts: Mapping[str, VerdictRow]) -> list[ScoredCell]:
@@ -101,6 +131,7 @@ def _scored(experiment: ExperimentRow, cell: CellView, verdicts: Mapping[str, Ve
     known = score is not None
     attempts = cell.attempts
     usages = [Usage.model_validate(usage) for usage in cell.counted.usage] if cell.counted else []
+    cost = _cost(cell.counted, usages, prices)
     return ScoredCell(
         key=key,
         state=cell.state,
@@ -112,7 +143,8 @@ def _scored(experiment: ExperimentRow, cell: CellView, verdicts: Mapping[str, Ve
         n_criteria=len(rows),
         n_not_judged=sum(row.status == "not_judged" for row in rows) if status in (Outcome.OK, Outcome.REFUSAL) else 0,
         n_judge_failed=sum(row.status in ("failed", "abstained") for row in rows),
-        cost_usd=_cost(cell.counted, usages, prices),
+        cost_usd=cost,
+        cost_over_usd=cost_over_usd(experiment.run.case(key.case_name).limits, cost),
         spent_usd=sum((one.cost_usd for one in attempts if one.cost_usd is not None), Decimal(0)),
         sandbox_s=cell.counted.sandbox_s if cell.counted else None,
         sandbox_cost_usd=cell.counted.sandbox_cost_usd if cell.counted else None,
@@ -195,6 +227,8 @@ def flat_row(cell: ScoredCell) -> dict[str, Any]:
         "trial": cell.key.trial,
         "state": cell.state,
         "outcome": cell.view.outcome,
+        "failure": cell.failure,
+        "error_class": cell.error_class,
         "score": cell.score,
         "score_lower": cell.lower,
         "score_upper": cell.upper,
@@ -203,6 +237,7 @@ def flat_row(cell: ScoredCell) -> dict[str, Any]:
         "n_not_judged": cell.n_not_judged,
         "n_judge_failed": cell.n_judge_failed,
         "cost_usd": None if cell.cost_usd is None else float(cell.cost_usd),
+        "cost_over_usd": None if cell.cost_over_usd is None else float(cell.cost_over_usd),
         "sandbox_cost_usd": None if cell.sandbox_cost_usd is None else float(cell.sandbox_cost_usd),
         "sandbox_s": cell.sandbox_s,
         "sandbox_spent_usd": float(cell.sandbox_spent_usd),

@@ -44,7 +44,8 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
     def people() -> None:
         click.echo(f"{case.name}\n\n{case.spec.prompt.strip()}\n")
         limits = case.spec.limits
-        click.echo(f"limits: {limits.wall_s:g} s, cost {limits.cost_usd or '-'} USD, turns {limits.turns or '-'}")
+        tokens, turns = limits.tokens or "-", limits.turns or "-"
+        click.echo(f"limits: {limits.wall_s:g} s, cost {limits.cost_usd or '-'} USD, tokens {tokens}, turns {turns}")
         criteria = case.spec.rubric.criteria
         rows = [[c.id, c.points, "judge" if c.judge else f"check: {next(iter(c.check or {}))}", c.text] for c in criteria]
         table(

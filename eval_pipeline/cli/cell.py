@@ -35,12 +35,16 @@ def show(settings: Settings, key: str, as_json: bool) -> None:
         "cell": str(cell.key),
         "state": cell.state,
         "outcome": cell.view.outcome,
+        "failure": cell.failure,
+        "failures": cell.failures,
+        "error_class": cell.error_class,
         "score": cell.score,
         "score_lower": cell.lower,
         "score_upper": cell.upper,
         "passed": cell.passed,
         "answer": answer,
         "cost_usd": cell.cost_usd,
+        "cost_over_usd": cell.cost_over_usd,
         "sandbox_cost_usd": cell.sandbox_cost_usd,
         "sandbox_s": cell.sandbox_s,
         "sandbox_spent_usd": cell.sandbox_spent_usd,
@@ -62,6 +66,10 @@ def _show_people(cell: ScoredCell, answer: str | None) -> None:
     click.echo(f" (between {shown(cell.lower)} and {shown(cell.upper)})" if cell.score is None else "", nl=False)
     click.echo(f", {shown(cost)} USD, {shown(cell.latency_s)} s")
     click.echo(_sandbox_line(cell))
+    if cell.cost_over_usd:
+        click.echo(f"{cell.cost_over_usd:.6f} USD above its limit")
+    if cell.failures:
+        click.echo(f"failed: {', '.join(cell.failures)}")
     if cell.error:
         click.echo(f"error: {harmless(cell.error)}")
     click.echo(f"\n{harmless((answer or 'no answer').strip())}\n")

@@ -139,12 +139,13 @@ def cells(settings: Settings, name: str, states: tuple[str, ...], arm: str | Non
         found = load_table(records, records.ledger.experiment(name))
     chosen = [cell for cell in found if (not states or cell.state in states) and (arm is None or cell.key.arm == arm)]
     rows = [_cell_row(cell) for cell in chosen]
-    columns = ["cell", "state", "outcome", "score", "cost_usd", "sandbox_usd", "latency_s", "attempts", "error"]
+    columns = ["cell", "state", "outcome", "failure", "score", "cost_usd", "sandbox_usd", "latency_s", "attempts", "error"]
     people = [
         [
             str(c.key),
             c.state,
             c.view.outcome,
+            c.failure,
             c.score,
             _money(c.cost_usd),
             _money(c.sandbox_cost_usd),
@@ -154,7 +155,7 @@ def cells(settings: Settings, name: str, states: tuple[str, ...], arm: str | Non
         ]
         for c in chosen
     ]
-    emit(rows, as_json, lambda: table(columns, people, right=columns[3:8]))
+    emit(rows, as_json, lambda: table(columns, people, right=columns[4:9]))
 
 
 def _money(usd: Decimal | None) -> str | None:
@@ -170,10 +171,13 @@ def _cell_row(cell: ScoredCell) -> dict[str, Any]:
         "trial": cell.key.trial,
         "state": cell.state,
         "outcome": cell.view.outcome,
+        "failure": cell.failure,
+        "error_class": cell.error_class,
         "score": cell.score,
         "passed": cell.passed,
         "n_not_judged": cell.n_not_judged,
         "cost_usd": cell.cost_usd,
+        "cost_over_usd": cell.cost_over_usd,
         "sandbox_cost_usd": cell.sandbox_cost_usd,
         "sandbox_s": cell.sandbox_s,
         "sandbox_spent_usd": cell.sandbox_spent_usd,

@@ -177,8 +177,10 @@ def _report(
 
     keys: only these cells decide the exit code; empty means all.
     """
+    from eval_pipeline.analysis.load import load_table
     from eval_pipeline.analysis.standing import alarms, expected
-    from eval_pipeline.cli.progress import loud, outcomes_line
+    from eval_pipeline.analysis.tables import count_failures
+    from eval_pipeline.cli.progress import failures_line, loud, outcomes_line
 
     row = records.ledger.experiment(experiment.id)
     tally = records.views.tallies(row.id)[row.id]
@@ -190,6 +192,7 @@ def _report(
         "n_failed": n_failed,
         "n_open": row.n_cells - tally.n_done - n_failed,
         "resumed": resumed,
+        "failures": count_failures(load_table(records, row)),
     }
     n_wanted = len(keys) or row.n_cells
     n_missing = (
@@ -200,7 +203,7 @@ def _report(
 
     def people() -> None:
         line = expected(tally.n_done, row.n_cells, tally.states)
-        click.echo(f"{row.id}: {line}; outcomes: {outcomes_line(tally.outcomes)}")
+        click.echo(f"{row.id}: {line}; outcomes: {outcomes_line(tally.outcomes)}; failed: {failures_line(data['failures'])}")
 
     if waited:
         for alarm in alarms(records.database, row.id):

@@ -45,7 +45,9 @@ def status(settings: Settings, name: str, watch: bool, all_cells: bool, as_json:
 
 
 def standing(records: Records, row: ExperimentRow, all_cells: bool) -> dict[str, Any]:
+    from eval_pipeline.analysis.load import load_table
     from eval_pipeline.analysis.standing import alarms, died_at, eta_s, explain
+    from eval_pipeline.analysis.tables import count_failures
     from eval_pipeline.cli.progress import status_of
     from eval_pipeline.store.standing import open_cells, pace
 
@@ -61,6 +63,7 @@ def standing(records: Records, row: ExperimentRow, all_cells: bool) -> dict[str,
         "n_done": tally.n_done,
         "states": tally.states,
         "outcomes": tally.outcomes,
+        "failures": count_failures(load_table(records, row)),
         "n_unsafe": sum(cell.unsafe for cell in every),
         "open_egress": next(filter(None, (cell.open_egress for cell in every)), None),
         "leaked_sandboxes": records.views.leaked(),
@@ -90,11 +93,11 @@ def _counted(cells: list[Waiting]) -> dict[str, int]:
 
 def _show(data: dict[str, Any]) -> None:
     from eval_pipeline.analysis.standing import expected
-    from eval_pipeline.cli.progress import duration, money, outcomes_line, states_line
+    from eval_pipeline.cli.progress import duration, failures_line, money, outcomes_line, states_line
 
     click.echo(f"{data['experiment']}: {data['status']}; {expected(data['n_done'], data['n_cells'], data['states'])}")
     click.echo(f"states: {states_line(data['states'])}")
-    click.echo(f"outcomes: {outcomes_line(data['outcomes'])}")
+    click.echo(f"outcomes: {outcomes_line(data['outcomes'])}; failed: {failures_line(data['failures'])}")
     click.echo(money(data["committed_usd"], data["budget_usd"]))
     if data["engines"]:
         click.echo(f"about {duration(data['eta_s'])} left" if data["eta_s"] else "no telling yet how long it takes")

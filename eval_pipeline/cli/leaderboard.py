@@ -42,11 +42,11 @@ def show(board: Leaderboard) -> None:
         "p50 s",
         "p95 s",
         "valid",
-        "agent failed",
-        "infra",
         "not judged",
     ]
     table(columns, rows, f"{board.experiment} ({board.status})", right=columns[1:])
+    kinds = list(board.arms[0].failures)
+    table(["arm", *kinds], [[arm.arm, *arm.failures.values()] for arm in board.arms], "\ncells that failed, by kind", right=kinds)
     click.echo(expected(board.n_cells - sum(board.missing.values()), board.n_cells, board.missing))
     click.echo("95% CI is for new cases. - means: could not be had, or too few cells to say.")
     click.echo(f"spent: {board.spent_usd:.4f} USD for models, {board.sandbox_spent_usd:.4f} for sandboxes; over all attempts")
@@ -79,7 +79,7 @@ def _row(arm: ArmRow, board: Leaderboard) -> list[str]:
     interval = "-" if arm.ci_low is None else f"{shown(arm.ci_low)} to {shown(arm.ci_high)}"
     money = ["-" if usd is None else f"{usd:.6f}" for usd in (arm.cost_usd_mean, arm.sandbox_usd_mean)]
     latency = [_latency(arm.latency_p50_s, "p50" in arm.latency_above), _latency(arm.latency_p95_s, "p95" in arm.latency_above)]
-    counts = [f"{arm.n_valid}/{arm.n_cells}", str(arm.n_agent_failed), str(arm.n_infra), str(arm.n_not_judged)]
+    counts = [f"{arm.n_valid}/{arm.n_cells}", str(arm.n_not_judged)]
     return [arm.arm + marks, shown(arm.score), interval, shown(arm.pass_rate), *money, *latency, *counts]
 
 

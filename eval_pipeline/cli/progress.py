@@ -33,6 +33,11 @@ def outcomes_line(outcomes: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items())) or "none yet"
 
 
+def failures_line(failures: Mapping[str, int]) -> str:
+    """`2 provider, 1 judge`: kinds that happened."""
+    return ", ".join(f"{count} {kind}" for kind, count in failures.items() if count) or "none"
+
+
 def duration(seconds: float) -> str:
     """`40 s`, `12 min`, `3 h 20 min`."""
     if seconds < 90:

@@ -7,11 +7,12 @@ import dagster as dg
 
 from eval_pipeline.analysis.leaderboard import ArmRow
 from eval_pipeline.analysis.load import load_leaderboard, load_table
-from eval_pipeline.analysis.tables import flat_row
+from eval_pipeline.analysis.tables import count_failures, flat_row
 from eval_pipeline.defs.partitions import CELLS, EXPERIMENTS, LINEAGE_ONLY, WORLDS
 from eval_pipeline.defs.pools import CELLS_POOL, SCORING_POOL
 from eval_pipeline.defs.resources import EvalsResource
 from eval_pipeline.defs.runs import run_partitions
+from eval_pipeline.domain.failure import Failure
 from eval_pipeline.environment.snapshotting import record_snapshot
 from eval_pipeline.runner.finish import judge_missing
 from eval_pipeline.runner.notify import tell_finished
@@ -61,8 +62,9 @@ def cell_results(context: dg.AssetExecutionContext, evals: EvalsResource) -> Any
 
 _TABLE_COLUMNS = {
     "cell": "string", "world": "string", "case": "string", "arm": "string", "trial": "int", "state": "string", "outcome": "string",
-    "score": "float", "score_lower": "float", "score_upper": "float", "passed": "bool", "n_not_judged": "int",
-    "cost_usd": "float", "sandbox_cost_usd": "float", "sandbox_s": "float", "sandbox_spent_usd": "float", "sandbox_spent_s": "float",
+    "failure": "string", "error_class": "string",
+    "score": "float", "score_lower": "float", "score_upper": "float", "passed": "bool", "n_not_judged": "int", "n_judge_failed": "int",
+    "cost_usd": "float", "cost_over_usd": "float", "sandbox_cost_usd": "float", "sandbox_s": "float", "sandbox_spent_usd": "float", "sandbox_spent_s": "float",
     "n_sandbox_unknown": "int", "latency_s": "float", "attempts": "int", "bundle": "string", "error": "string",
 }  # fmt: skip
 
@@ -83,7 +85,8 @@ def scored_table(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.
     with evals.services() as services:
         experiment = services.ledger.experiment(context.partition_key)
         judged = asyncio.run(judge_missing(services, experiment))
-        rows = [flat_row(cell) for cell in load_table(services.records, experiment)]
+        cells = load_table(services.records, experiment)
+        rows = [flat_row(cell) for cell in cells]
         artifact = services.store.put_bytes(_csv(rows))
     valid = sum(row["state"] == "done" for row in rows)
     return dg.MaterializeResult(
@@ -92,6 +95,7 @@ def scored_table(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.
             "cells_expected": experiment.n_cells,
             "cells_valid": valid,
             "cells_not_judged": sum(row["n_not_judged"] > 0 for row in rows),
+            **{f"failed_{kind}": count for kind, count in count_failures(cells).items()},
             "cells_judged_now": judged.n_cells,
             "judge_calls": judged.n_calls,
             **({} if judged.stopped is None else {"judging_stopped": judged.stopped}),
@@ -142,14 +146,16 @@ def leaderboard(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.M
 
 
 def _markdown(arms: list[ArmRow]) -> str:
-    head = ["arm", "score", "95% CI, new cases", "pass", "USD a case", "sandbox USD", "p50 s", "valid", "infra", "not judged"]
+    head = ["arm", "score", "95% CI, new cases", "pass", "USD a case", "sandbox USD", "p50 s", "valid", "not judged"]
+    head += [f"failed: {failure}" for failure in Failure]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for arm in arms:
         interval = f"{_number(arm.ci_low)} - {_number(arm.ci_high)}"
         name = f"{arm.arm} (stand-in model)" if arm.stand_in else arm.arm
         model, sandbox = ("-" if usd is None else f"{usd:.5f}" for usd in (arm.cost_usd_mean, arm.sandbox_usd_mean))
         cells = [name, _number(arm.score), interval, _number(arm.pass_rate), model, sandbox, _number(arm.latency_p50_s)]
-        lines.append(f"| {' | '.join([*cells, f'{arm.n_valid}/{arm.n_cells}', str(arm.n_infra), str(arm.n_not_judged)])} |")
+        counts = [f"{arm.n_valid}/{arm.n_cells}", str(arm.n_not_judged), *map(str, arm.failures.values())]
+        lines.append(f"| {' | '.join([*cells, *counts])} |")
     return "\n".join(lines)
 
 

@@ -184,11 +184,14 @@ def describe(records: Records, experiment: ExperimentRow, keys: Sequence[str]) -
 def _metadata(cell: ScoredCell) -> dict[str, Any]:
     values: dict[str, Any] = {
         "outcome": cell.status,
+        "failure": ", ".join(cell.failures) or "none",
         "score": cell.score,
         "passed": cell.passed,
         "not_judged": cell.n_not_judged,
+        "judge_failed": cell.n_judge_failed,
         "latency_s": None if cell.latency_s is None else round(cell.latency_s, 3),
         "cost_usd": None if cell.cost_usd is None else float(cell.cost_usd),
+        "cost_over_usd": None if cell.cost_over_usd is None else float(cell.cost_over_usd),
         "sandbox_cost_usd": None if cell.sandbox_cost_usd is None else float(cell.sandbox_cost_usd),
         "sandbox_s": None if cell.sandbox_s is None else round(cell.sandbox_s, 3),
         "sandbox_rate": cell.counted.sandbox_rate if cell.counted else None,

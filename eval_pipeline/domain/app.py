@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from eval_pipeline.domain.base import Spec
+from eval_pipeline.domain.base import Grown, Spec
 from eval_pipeline.domain.ids import Slug
 
 Argv = Annotated[tuple[str, ...], Field(min_length=1)]
@@ -42,19 +42,7 @@ SecretName = Annotated[str, AfterValidator(_secret_name)]
 BuildEndpoint = Annotated[str, AfterValidator(_build_endpoint)]
 
 
-class _Grown(Spec):
-    """A field of `_LATER` is left out of what is stored and hashed while it has its default: old identities stay."""
-
-    _LATER: ClassVar[tuple[str, ...]] = ()
-
-    @model_serializer(mode="wrap")
-    def _without_unused(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        data: dict[str, Any] = handler(self)
-        unused = [name for name in self._LATER if getattr(self, name) == type(self).model_fields[name].get_default()]
-        return {name: value for name, value in data.items() if name not in unused}
-
-
-class ImageSpec(_Grown):
+class ImageSpec(Grown):
     """base `host`: this machine's /usr, the running interpreter and the wheels of `requirements` (a pip lock with hashes).
 
     Of a backend that has images of its own: dockerfile, a path in the app's folder; registry, an image's tag or digest; ecr, the same
@@ -78,7 +66,7 @@ class ImageSpec(_Grown):
         return self
 
 
-class SecretNames(_Grown):
+class SecretNames(Grown):
     """build: what `build` and `reset` see. agent: what the services and the agent see. `restore` and `dump` see none."""
 
     _LATER = ("build",)
@@ -87,7 +75,7 @@ class SecretNames(_Grown):
     agent: tuple[SecretName, ...] = ()
 
 
-class ServicesSpec(_Grown):
+class ServicesSpec(Grown):
     """up: stays in the foreground and ends with the code of the first service that died; or exits 0 with services of its own left.
 
     ready: exits 0 once all answer; asked again until `ready_timeout_s`. down: stops them cleanly, where somebody goes on with what
@@ -124,7 +112,7 @@ class Resources(Spec):
     disk_mib: Annotated[int, Field(ge=16)] = 1024
 
 
-class AppManifest(_Grown):
+class AppManifest(Grown):
     """Commands run in the app's folder.
 
     build: once per image, on the branch's head or an older commit. reset: once per commit, after its checkout over an image; without

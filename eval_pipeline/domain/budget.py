@@ -36,3 +36,10 @@ def reservation_usd(limits: Limits, budget_usd: Decimal | None, n_cells: int, sa
     if budget_usd is None:
         return Decimal(0)
     return max(Decimal(0), (budget_usd / n_cells).quantize(_CENT_FRACTION) - sandbox_usd)
+
+
+def cost_over_usd(limits: Limits, cost_usd: Decimal | None) -> Decimal | None:
+    """How far a cell's cost is above its limit: it is stopped only once it is seen to be above. None: no limit, or no known cost."""
+    if limits.cost_usd is None or cost_usd is None:
+        return None
+    return max(Decimal(0), cost_usd - Decimal(str(limits.cost_usd)))

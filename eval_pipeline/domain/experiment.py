@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from eval_pipeline.domain.base import Spec
+from eval_pipeline.domain.case import Limits
 from eval_pipeline.domain.ids import Slug
 from eval_pipeline.domain.rubric import Policy
 
@@ -38,6 +39,7 @@ class AppSpec(Spec):
     """`app.yaml`. repo: a git repository, relative to the folder that holds `worlds_src`; path: the app's folder in it.
 
     warm: None: every cell makes its own sandbox. backends: where images are built ahead and sandboxes stand ready, by the hour.
+    limits: of every cell, where neither its case nor the experiment says otherwise.
     """
 
     name: Slug
@@ -46,6 +48,7 @@ class AppSpec(Spec):
     branch: str = "main"
     backends: Annotated[tuple[BackendName, ...], Field(min_length=1)] = ("local",)
     warm: WarmSpec | None = None
+    limits: Limits | None = None
 
 
 class ArmSpec(Spec):
@@ -81,7 +84,7 @@ class JudgeSpec(Spec):
 
 
 class ExperimentSpec(Spec):
-    """`experiments/<name>.yaml`. budget: None means unlimited."""
+    """`experiments/<name>.yaml`. budget: None means unlimited. limits: of every cell, where its case does not say otherwise."""
 
     name: Slug
     description: str | None = None
@@ -93,6 +96,7 @@ class ExperimentSpec(Spec):
     policy: Policy = "clip_cell"
     backend: BackendName = "local"
     budget: Budget | None = None
+    limits: Limits | None = None
     judge: JudgeSpec | None = None
     seed: int = 0
 

@@ -21,6 +21,7 @@ class Stop(StrEnum):
     SERVICE = "service"  # one of the app's services had ended, and the agent went on without it
     COST = "cost"
     TURNS = "turns"
+    TOKENS = "tokens"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,7 @@ def decide(
         return Decision(outcome=Outcome.INFRA_FAILURE, error=f"a service was ended from outside: {service.said}")
     if stop is Stop.DEADLINE:
         return Decision(outcome=Outcome.AGENT_TIMEOUT, error="the time limit (limits.wall_s) was reached")
-    if stop in (Stop.COST, Stop.TURNS):
+    if stop in (Stop.COST, Stop.TURNS, Stop.TOKENS):
         return Decision(outcome=Outcome.BUDGET_EXCEEDED, error=f"the limit on {stop} was reached")
     if result.status == "ok":
         note = None if exit_code == 0 else f"answered, then ended with code {exit_code}"

@@ -32,6 +32,10 @@ class Usage(Spec):
             raise ValueError(f"reasoning ({self.reasoning}) is a part of output ({self.output}) and can't exceed it")
         return self
 
+    @property
+    def tokens(self) -> int:
+        return self.input_uncached + self.cache_read + self.cache_write_5m + self.cache_write_1h + self.output
+
     def plus(self, other: Usage) -> Usage:
         """Raise ValueError when the models differ."""
         if other.model != self.model:

@@ -27,7 +27,7 @@ class Meter:
         self._offset = 0
 
     async def read(self, sandbox: Sandbox) -> Stop | None:
-        if self._limits.cost_usd is None and self._limits.turns is None:
+        if self._limits.cost_usd is None and self._limits.turns is None and self._limits.tokens is None:
             return None
         chunk = await sandbox.tail(f"{OUTPUT_DIR}/transcript.jsonl", self._offset, _TAIL_BYTES)
         self._offset += len(chunk)
@@ -39,6 +39,8 @@ def exceeded(limits: Limits, prices: PriceBook, usages: list[Usage], calls: int,
     """The limit that the usage is above. Calls of a model without a price count as free here: nothing better is known."""
     if limits.turns is not None and calls > limits.turns:
         return Stop.TURNS
+    if limits.tokens is not None and sum(usage.tokens for usage in usages) > limits.tokens:
+        return Stop.TOKENS
     if limits.cost_usd is not None and prices.known_cost(usages, day) > Decimal(str(limits.cost_usd)):
         return Stop.COST
     return None

@@ -114,11 +114,6 @@ def _notes(locked: Locked, n_cases_with_judge: int) -> list[str]:
         book = PriceBook.from_rows(locked.score.prices, "prices")
         if book.row(judge.model_name, datetime.now(UTC).date()) is None:
             notes.append(f"the judge's model {judge.model_name} has no price: what it costs is unknown and no part of the budget")
-    unlimited = sum(case.limits.cost_usd is None for case in locked.run.cases)
-    if locked.spec.budget is not None and unlimited:
-        notes.append(
-            f"{unlimited} cases have no limits.cost_usd: the budget can be exceeded by what is in flight when it is reached"
-        )
     if locked.run.backend == "modal":
         notes.append(
             f"not held on modal: {', '.join(modal_plan.MISSING)}; `evals doctor --backend modal` says what that means for each"

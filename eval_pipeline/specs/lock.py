@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_pipeline.domain.app import AppManifest
-from eval_pipeline.domain.case import Case
+from eval_pipeline.domain.case import Case, Limits
 from eval_pipeline.domain.experiment import WORKTREE, ArmSpec, ExperimentSpec
 from eval_pipeline.domain.lock import LockedArm, LockedCase, RunLock, ScoredCase, ScoreLock
 from eval_pipeline.domain.rubric import Policy
@@ -41,10 +41,14 @@ def lock_experiment(library: Library, path: Path) -> Locked:
     with _placed(file, ("dataset",)):
         cases = library.dataset_cases(spec.dataset)
         for case in cases:
-            _refuse_slips(f"`limits` of the case {case.name}", {"wall_s": case.spec.limits.wall_s}, {"wall_s": _MOST_WALL_S})
             _refuse_policy(library, case, spec.policy)
     with _placed(file, ("app",)):
         app = library.app(spec.app)
+    with _placed(file, ("dataset",)):
+        chosen = tuple(locked_case(case, spec.limits, app.limits) for case in cases)
+        for case in chosen:
+            _refuse_slips(f"`limits` of the case {case.name}", {"wall_s": case.limits.wall_s}, {"wall_s": _MOST_WALL_S})
+    _refuse_unbounded(spec, chosen, file.where(("budget",)))
     if spec.judge is not None:
         with _placed(file, ("judge",)):
             check_judge(spec.judge)
@@ -57,8 +61,8 @@ def lock_experiment(library: Library, path: Path) -> Locked:
             if spec.backend == "modal":
                 modal_plan.refuse(f"arm {arm.name!r}", arm.manifest.egress, arm.config.get("model"))
     if spec.backend == "modal":
-        for case in cases:
-            modal_plan.check_lifetime(f"the case {case.name}", modal_plan.lifetime_s(case.spec.limits.wall_s))
+        for case in chosen:
+            modal_plan.check_lifetime(f"the case {case.name}", modal_plan.lifetime_s(case.limits.wall_s))
     run = RunLock(
         name=spec.name,
         app=app.name,
@@ -67,7 +71,7 @@ def lock_experiment(library: Library, path: Path) -> Locked:
         seed=spec.seed,
         trials=spec.trials,
         worlds={name: _world_digest(library, name) for name in worlds},
-        cases=tuple(locked_case(case) for case in cases),
+        cases=chosen,
         arms=arms,
     )
     score = ScoreLock(
@@ -110,9 +114,23 @@ def _world_digest(library: Library, name: str) -> str:
     return scan_world(world.folder, world.spec).digest
 
 
-def locked_case(case: Case) -> LockedCase:
-    return LockedCase(
-        world=case.world, case=case.spec.id, prompt=case.spec.prompt, deliverables=case.spec.deliverables, limits=case.spec.limits
+def locked_case(case: Case, *wider: Limits | None) -> LockedCase:
+    """wider: limits that hold where the case has none of its own, the nearer ones first."""
+    spec = case.spec
+    limits = spec.limits.over(*wider)
+    return LockedCase(world=case.world, case=spec.id, prompt=spec.prompt, deliverables=spec.deliverables, limits=limits)
+
+
+def _refuse_unbounded(spec: ExperimentSpec, cases: Sequence[LockedCase], where: str) -> None:
+    """What a cell may cost is held before it runs: without a limit nothing can be held, and the budget would mean nothing."""
+    unbounded = [case.name for case in cases if case.limits.cost_usd is None]
+    if spec.budget is None or not unbounded:
+        return
+    named = ", ".join(unbounded[:3]) + (" ..." if len(unbounded) > 3 else "")
+    raise SpecError(
+        f"budget: {len(unbounded)} of {len(cases)} cases have no limits.cost_usd ({named}), so nothing bounds what one of them costs",
+        where=where,
+        hint="write `limits: {cost_usd: 0.5}` into this file for all its cases, into app.yaml for all experiments, or into each case",
     )
 
 

@@ -157,3 +157,38 @@ def test_the_interval_is_over_worlds_holds_the_mean_and_stays_in_range() -> None
     (arm,) = board(cells, worlds=6).arms
     assert arm.score is not None and arm.ci_low is not None and arm.ci_high is not None
     assert 0 <= arm.ci_low < arm.score < arm.ci_high <= 1
+
+
+def test_each_kind_of_failure_is_counted_by_itself() -> None:
+    provider = failed("agent_error", error_class="provider")
+    made = board(
+        {
+            "c/x/0": failed("agent_error"),
+            "c/x/1": failed("agent_timeout"),
+            "c/x/2": failed("budget_exceeded"),
+            "c/x/3": failed("refusal"),
+            "c/x/4": failed("infra_failure"),
+            "c/x/5": provider,
+            "c/x/6": ok(1, None),
+            "c/x/7": ok(1, 1),
+            "c/x/8": failed("infra_failure", error_class="provider"),
+        }
+    )
+    (arm,) = made.arms
+    kinds = {"agent": 1, "timeout": 1, "budget": 1, "refusal": 1, "infra": 1, "provider": 2, "judge": 1}
+    assert (arm.failures, arm.n_valid, arm.n_infra) == (kinds, 7, 2)
+
+
+def test_providers_that_failed_one_arm_more_make_a_board_provisional() -> None:
+    cells = {f"c{n}/{arm}/0": ok(1, 1) for n in range(100) for arm in "xy"}
+    for n in range(2):
+        cells[f"c{n}/y/0"] = failed("agent_error", error_class="provider")
+    assert board(cells).status == "final"
+    cells["c2/y/0"] = failed("agent_error", error_class="provider")
+    made = board(cells)
+    assert (made.status, made.reasons) == (
+        "provisional",
+        ["provider errors differ between arms: 0.0% to 3.0%, 2 points are allowed"],
+    )
+    cells["c0/x/0"] = failed("agent_error", error_class="provider")
+    assert board(cells).status == "final"

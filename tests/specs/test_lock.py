@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from support.places import short_dir
 from support.project import Project
 
+from eval_pipeline.domain.case import Limits
 from eval_pipeline.errors import NotFound, SpecError
 from eval_pipeline.specs import git
 from eval_pipeline.specs.library import Library
@@ -66,7 +68,6 @@ def test_a_lock_holds_what_runs(project: Project) -> None:
 
 PRESENTATION: dict[str, Callable[[Project], Locked]] = {
     "baseline": lambda p: lock(p, baseline="a"),
-    "budget": lambda p: lock(p, budget={"cost_usd": 3}),
     "description": lambda p: lock(p, description="Better"),
     "policy": lambda p: lock(p, policy="raw"),
     "judge": lambda p: lock(p, judge={"model": "openai:m"}),
@@ -91,6 +92,34 @@ PRESENTATION: dict[str, Callable[[Project], Locked]] = {
 def test_presentation_and_scoring_are_no_identity(project: Project, change: str) -> None:
     before = lock(project)
     assert PRESENTATION[change](project).run.digest == before.run.digest
+
+
+def test_a_budget_is_no_identity_and_needs_a_limit_of_each_cell(project: Project) -> None:
+    with pytest.raises(SpecError, match=r"x.yaml:\d+: budget: 2 of 2 cases have no limits.cost_usd \(w.c, w.d\)") as caught:
+        lock(project, budget={"cost_usd": 3})
+    assert "limits: {cost_usd: 0.5}" in (caught.value.hint or "")
+    text = (project.worlds / "experiments" / "x.yaml").read_text().splitlines()
+    assert "budget:" in text[int(str(caught.value.where).rpartition(":")[2]) - 1]
+    before = lock(project, limits={"cost_usd": 1})
+    assert lock(project, limits={"cost_usd": 1}, budget={"cost_usd": 3}).run.digest == before.run.digest
+    project.case("d", limits={"cost_usd": None})
+    with pytest.raises(SpecError, match=r"1 of 2 cases have no limits.cost_usd \(w.d\)"):
+        lock(project, limits={"cost_usd": 1}, budget={"cost_usd": 3})
+
+
+def test_the_nearest_limit_holds(project: Project) -> None:
+    app = yaml.safe_load((project.worlds / "app.yaml").read_text())
+    project.write("app.yaml", app | {"limits": {"wall_s": 5, "cost_usd": 5, "tokens": 5}})
+    project.case("c", limits={"wall_s": 7})
+    run = lock(project, limits={"cost_usd": 6, "wall_s": 6}).run
+    assert run.case("w.c").limits == Limits(wall_s=7, cost_usd=6, tokens=5)
+    project.case("c", limits={"wall_s": 7, "cost_usd": 6, "tokens": 5})  # written nearer it is the same run
+    assert lock(project).run.cases[0] == run.cases[0]
+
+
+def test_a_limit_that_is_not_set_leaves_identities_as_they_were() -> None:
+    assert Limits(wall_s=60).model_dump(mode="json") == {"wall_s": 60.0, "cost_usd": None, "turns": None}
+    assert Limits(tokens=9).model_dump(mode="json")["tokens"] == 9
 
 
 IDENTITY: dict[str, Callable[[Project], Locked]] = {
