@@ -49,6 +49,7 @@ class JudgeSettings:
     timeout_s: float = 120.0
 
 
+MIN_MEMORY_MIB = 256
 UNSAFE_VARIABLE = "EVALS_UNSAFE_NO_ISOLATION"
 
 
@@ -57,7 +58,9 @@ class Settings:
     """Where things are. All paths are absolute.
 
     postgres_url: None means the embedded server under `state_dir`.
-    artifacts_url: None means the directory `state_dir/artifacts`; else `s3://bucket[/prefix]`.
+    artifacts_url: None means the directory `state_dir/artifacts`; else `s3://bucket[/prefix]` or `file:///directory`.
+    persist: who reads outputs: the engine, it and persist workers (which get what comes while its places are taken), or workers alone.
+    persist_memory_mib: what a process that reads an output may have.
     secrets_path: the file of secrets; None means `state_dir/secrets.env`.
     webhook_url: where notices go; a secret. None: nobody is told.
     unsafe_no_isolation: sandboxes may run without a user namespace where none can be made. A permission, not a preference.
@@ -70,6 +73,8 @@ class Settings:
     secrets_path: Path | None = None
     unsafe_no_isolation: bool = False
     webhook_url: str | None = field(default=None, repr=False)
+    persist: Literal["engine", "both", "workers"] = "engine"
+    persist_memory_mib: int = 1024
     modal: ModalSettings = ModalSettings()
     retention: RetentionSettings = RetentionSettings()
     judge: JudgeSettings = JudgeSettings()
@@ -105,7 +110,8 @@ def _project_root(start: Path) -> Path:
 
 def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
     """Read EVALS_STATE_DIR, EVALS_WORLDS_DIR, EVALS_POSTGRES_URL, EVALS_ARTIFACTS_URL, EVALS_SECRETS_FILE,
-    EVALS_UNSAFE_NO_ISOLATION, EVALS_WEBHOOK_URL, EVALS_ARCHIVE_*, EVALS_JUDGE_TIMEOUT_S and EVALS_MODAL_*.
+    EVALS_UNSAFE_NO_ISOLATION, EVALS_PERSIST, EVALS_PERSIST_MEMORY_MIB, EVALS_WEBHOOK_URL, EVALS_ARCHIVE_*, EVALS_JUDGE_TIMEOUT_S
+    and EVALS_MODAL_*.
 
     Paths default to `.evals` and `worlds_src` in the nearest folder above `cwd` that holds a `worlds_src`.
     EVALS_POSTGRES_EMBEDDED=1 marks the URL as our own embedded server's, exported for Dagster's sake (`dagster_environment`).
@@ -120,6 +126,8 @@ def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = N
         secrets_path=Path(secrets).expanduser().absolute() if (secrets := env.get("EVALS_SECRETS_FILE")) else None,
         unsafe_no_isolation=_permitted(env.get(UNSAFE_VARIABLE) or "0"),
         webhook_url=_webhook(env.get("EVALS_WEBHOOK_URL") or None),
+        persist=_persist(env.get("EVALS_PERSIST") or "engine"),
+        persist_memory_mib=_mib("EVALS_PERSIST_MEMORY_MIB", env.get("EVALS_PERSIST_MEMORY_MIB") or "1024"),
         modal=_modal(env),
         retention=RetentionSettings(
             after_days=_count(env, "EVALS_ARCHIVE_AFTER_DAYS", 90),
@@ -129,6 +137,18 @@ def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = N
         ),
         judge=JudgeSettings(timeout_s=_positive(env, "EVALS_JUDGE_TIMEOUT_S", "120", "a number of seconds")),
     )
+
+
+def _persist(value: str) -> Literal["engine", "both", "workers"]:
+    if value not in ("engine", "both", "workers"):
+        raise SpecError(f"EVALS_PERSIST is {value!r}", hint="set it to engine, both or workers")
+    return value
+
+
+def _mib(name: str, value: str) -> int:
+    if not value.isdecimal() or int(value) < MIN_MEMORY_MIB:
+        raise SpecError(f"{name} is {value!r}", hint=f"set it to a number of MiB, {MIN_MEMORY_MIB} or more")
+    return int(value)
 
 
 def _modal(env: Mapping[str, str]) -> ModalSettings:

@@ -11,6 +11,7 @@ from eval_pipeline.domain.cell import CellState, Outcome
 from eval_pipeline.store.database import Database
 from eval_pipeline.store.standing import ArmEnds, OpenCell, Pace, ends_by_arm, first_error
 
+WORKER = "a persist worker, or an engine that persists"
 EVIDENCE = 3  # cells that must have ended before anything is said
 
 _WHY = {
@@ -73,7 +74,7 @@ def _waits_for(cell: OpenCell) -> tuple[str | None, datetime]:
         first = {CellState.RUNNING: "its agent", CellState.PERSISTING: "a place to persist", CellState.SETUP: "its sandbox"}
         return first.get(CellState(cell.state), "a place to run"), cell.updated_at
     if cell.handed_over:
-        return "a persist worker, or an engine", cell.left_at or cell.updated_at
+        return WORKER, cell.left_at or cell.updated_at
     if cell.state == CellState.FAILED:
         return None, cell.updated_at
     if cell.owned:

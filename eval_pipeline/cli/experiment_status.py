@@ -128,7 +128,11 @@ def _show(data: dict[str, Any]) -> None:
 
 
 def _resume(data: dict[str, Any]) -> str:
+    from eval_pipeline.analysis.standing import WORKER
+
     go_on = f"evals experiment rerun {data['experiment']} --failed"
+    if data["waiting"] and set(data["waiting"]) == {WORKER}:
+        return "its agents have ended, and their outputs wait for: evals worker persist"
     if data["engine_died_at"] is None:
         return f"nobody works on it; go on with: {go_on}"
     return f"THE ENGINE DIED at {shown(data['engine_died_at'])}, with cells open. What is done stays; go on with: {go_on}"

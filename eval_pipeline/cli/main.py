@@ -27,6 +27,7 @@ NOUNS = {
     "secrets": ("secrets", "Secrets that apps declare: list, sync. Never a value."),
     "artifact": ("artifact", "Stored artifacts: gc."),
     "sandbox": ("sandbox", "Sandboxes on this machine: list, reap."),
+    "worker": ("worker", "Workers that take work off the engines: persist."),
     "import": ("importing", "Import published benchmarks as worlds and cases."),
 }
 

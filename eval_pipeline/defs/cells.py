@@ -123,7 +123,7 @@ class Drive:
             if self._cancelled(experiment):
                 return CANCELLED
             unsettled = self._unsettled(experiment, keys)
-            busy = set(self._services.views.in_other_hands(unsettled))
+            busy = set(self._services.views.in_other_hands(unsettled, handed_over=self._services.settings.persist == "workers"))
             mine = [key for key in unsettled if key not in busy | tried]
             if not mine and not busy:
                 return None

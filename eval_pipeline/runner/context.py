@@ -29,6 +29,7 @@ class CellContext:
     """world_dirs: of the restored snapshots by digest. synced: where the platform holds an agent's secrets of these versions.
 
     rates: None: what a sandbox costs there is not known.
+    hands_over: whether somebody else is to read the output that comes now.
     """
 
     experiment: ExperimentRow
@@ -48,6 +49,7 @@ class CellContext:
     synced: Callable[[Mapping[str, str]], SyncedSecret | None]
     setups: Slots
     cancelled: Callable[[], bool]
+    hands_over: Callable[[], bool]
 
     def terms(self, arm: LockedArm, limits: Limits) -> SandboxTerms:
         resources = arm.manifest.resources

@@ -21,6 +21,7 @@ from eval_pipeline.errors import BudgetExceeded, EvalsError
 from eval_pipeline.runner.cell import CellDone, drive_cell
 from eval_pipeline.runner.context import CellContext
 from eval_pipeline.runner.doing import Doing
+from eval_pipeline.runner.heartbeat import Heartbeat
 from eval_pipeline.runner.modal_secrets import sync_to_modal
 from eval_pipeline.runner.rates import current_rates
 from eval_pipeline.runner.services import Services
@@ -32,7 +33,6 @@ from eval_pipeline.store.warm import WarmRows
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT_S = 5.0
 WANTED = {"setups": 8, "running": 1024, "parsers": 2}
 MODAL_SETUPS = 64
 _WAIT_FOR_OTHERS_S = 1.0
@@ -91,7 +91,7 @@ class Engine:
         self._engine_id = str(uuid.uuid4())
         with alive(engines_dir(services.settings), self._engine_id):
             services.leases.open_engine(self._engine_id, host, os.getpid(), self._run_id)
-            heartbeat = _Heartbeat(self._beat)
+            heartbeat = Heartbeat(self._beat)
             heartbeat.start(asyncio.get_running_loop())
             try:
                 with self._signals():
@@ -123,7 +123,13 @@ class Engine:
         context = self._context(world_dirs, await current_rates(self.services.settings, self.experiment.run.backend))
         while not self._stopping():
             self._pending.extend(
-                await asyncio.to_thread(self.services.ledger.claim, self._engine_id, keys, self.services.host.place)
+                await asyncio.to_thread(
+                    self.services.ledger.claim,
+                    self._engine_id,
+                    keys,
+                    self.services.host.place,
+                    handed_over=not self._only_workers,
+                )
             )
             if not self._pending:
                 keys = await asyncio.to_thread(self._owned_by_others, keys)
@@ -172,8 +178,10 @@ class Engine:
             self._blocked_by_budget = error  # cleared when a cell ends and gives back what it did not use
             self._pending.appendleft(replace(claim, open_attempt=None))  # what was open has ended by now
             return
-        self.report.done[claim.key] = done
         self._blocked_by_budget = None
+        if done.handed_over:
+            return
+        self.report.done[claim.key] = done
         self._on_done(done)
 
     def _landed(self, task: asyncio.Task[None]) -> None:
@@ -189,7 +197,12 @@ class Engine:
         return self._cancel or self._drain.is_set() or self._blocked_by_budget is not None or self.report.stopped is not None
 
     def _owned_by_others(self, keys: Sequence[str]) -> list[str]:
-        return [key for key in self.services.views.in_other_hands(keys) if key not in self.report.done]
+        others = self.services.views.in_other_hands(keys, handed_over=self._only_workers)
+        return [key for key in others if key not in self.report.done]
+
+    @property
+    def _only_workers(self) -> bool:
+        return self.services.settings.persist == "workers"
 
     async def _before_drain(self, work: Coroutine[Any, Any, object]) -> bool:
         """Wait for `work`; False when the drain came first, and `work` is then cancelled."""
@@ -253,7 +266,12 @@ class Engine:
             synced=lambda versions: services.backends.synced(backend.name, "agent", versions),
             setups=self._setups,
             cancelled=lambda: self._cancel,
+            hands_over=self._hands_over,
         )
+
+    def _hands_over(self) -> bool:
+        by = self.services.settings.persist
+        return by == "workers" or (by == "both" and self.services.persister.parsers.full)
 
     @contextmanager
     def _signals(self) -> Generator[None]:
@@ -289,29 +307,3 @@ class Engine:
 
 def app_source(experiment: ExperimentRow) -> AppSource:
     return AppSource.of(Path(experiment.repo), experiment.run.app_path, experiment.run.arms)
-
-
-class _Heartbeat:
-    """A thread, so that a loop that lags does not lose the lease. The first beat is done before `start` returns."""
-
-    def __init__(self, beat: Callable[[asyncio.AbstractEventLoop], None]) -> None:
-        self._beat = beat
-        self._end = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._beat(loop)
-        self._thread = threading.Thread(target=self._run, args=(loop,), name="lease", daemon=True)
-        self._thread.start()
-
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        while not self._end.wait(HEARTBEAT_S):
-            try:
-                self._beat(loop)
-            except Exception as error:  # noqa: BLE001 - whatever it was, the next beat may succeed, and without beats the lease is lost
-                log.warning("the lease could not be renewed: %s", error)
-
-    def stop(self) -> None:
-        self._end.set()
-        if self._thread is not None:
-            self._thread.join()

@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eval_pipeline.errors import OutputUnreadable
@@ -90,9 +91,10 @@ def _ended(code: int | None) -> str:
 
 def _serve(pipe: Connection, engine: int, memory_mib: int) -> None:
     end_with(engine)
-    # The soft one alone: what it starts to read a document has a limit of its own
+    # Beside what is mapped already. The soft one alone: what it starts to read a document has a limit of its own
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (memory_mib * 2**20, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + memory_mib * 2**20, hard))
     while True:
         try:
             task = pipe.recv()

@@ -20,6 +20,10 @@ class Slots:
     def used(self) -> int:
         return self._used
 
+    @property
+    def full(self) -> bool:
+        return self._used >= self._size or bool(self._waiting)
+
     def resize(self, size: int) -> None:
         self._size = size
         self._wake()

@@ -86,13 +86,16 @@ class ArtifactStore(Protocol):
 
 
 def open_store(settings: Settings) -> ArtifactStore:
-    """Raises SpecError when `artifacts_url` is not `s3://bucket[/prefix]`."""
+    """Raises SpecError when `artifacts_url` is neither `s3://bucket[/prefix]` nor `file:///directory`."""
     if settings.artifacts_url is None:
         return LocalArtifacts(settings.state_dir / "artifacts")
     scheme, _, place = settings.artifacts_url.partition("://")
     bucket, _, prefix = place.partition("/")
+    if scheme == "file" and place.startswith("/"):
+        return LocalArtifacts(Path(place))
     if scheme != "s3" or not bucket:
-        raise SpecError(f"EVALS_ARTIFACTS_URL is {settings.artifacts_url!r}", hint="write s3://bucket or s3://bucket/prefix")
+        hint = "write s3://bucket, s3://bucket/prefix, or file:///directory for one that several machines share"
+        raise SpecError(f"EVALS_ARTIFACTS_URL is {settings.artifacts_url!r}", hint=hint)
     from eval_pipeline.store.artifacts_s3 import S3Artifacts  # boto3 takes a quarter second to import
 
     return S3Artifacts(bucket, prefix)

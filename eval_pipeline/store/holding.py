@@ -44,3 +44,18 @@ def reserve(c: sa.Connection, key: str, amount_usd: Decimal) -> None:
     c.execute(
         sa.update(experiments).where(experiments.c.id == row.id).values(committed_usd=experiments.c.committed_usd + amount_usd)
     )
+
+
+def take(c: sa.Connection, engine_id: str, keys: Sequence[str]) -> list[Claim]:
+    """The cells that were locked, now the engine's, in tensor order."""
+    if not keys:
+        return []
+    change = (
+        sa.update(cells)
+        .where(cells.c.key.in_(keys))
+        .values(engine_id=engine_id, fence=cells.c.fence + 1, updated_at=sa.func.now())
+        .returning(cells.c.key, cells.c.fence, cells.c.ordinal)
+    )
+    rows = sorted(c.execute(change), key=lambda row: row.ordinal)
+    left = open_attempts(c, keys)
+    return [Claim(key=row.key, engine_id=engine_id, fence=row.fence, open_attempt=left.get(row.key)) for row in rows]

@@ -16,7 +16,7 @@ from eval_pipeline.domain.world import MadeWith
 from eval_pipeline.errors import FenceLost, NotFound
 from eval_pipeline.store import steps
 from eval_pipeline.store.database import Database, storable
-from eval_pipeline.store.holding import fence_lost, hold, open_attempts, reserve
+from eval_pipeline.store.holding import fence_lost, hold, open_attempts, reserve, take
 from eval_pipeline.store.rows import (
     Begun,
     Claim,
@@ -26,7 +26,17 @@ from eval_pipeline.store.rows import (
     read_experiment,
     read_snapshot,
 )
-from eval_pipeline.store.schema import attempts, cells, engines, experiments, hosts, installation, score_locks, snapshots
+from eval_pipeline.store.schema import (
+    HANDED_OVER,
+    attempts,
+    cells,
+    engines,
+    experiments,
+    hosts,
+    installation,
+    score_locks,
+    snapshots,
+)
 from eval_pipeline.store.snapshots import Snapshot
 
 
@@ -143,10 +153,11 @@ class Ledger:
 
     # ---- cells and attempts
 
-    def claim(self, engine_id: str, keys: Sequence[str], place: str) -> list[Claim]:
+    def claim(self, engine_id: str, keys: Sequence[str], place: str, *, handed_over: bool = True) -> list[Claim]:
         """Take the cells of `keys` that are not done and that no living engine owns, in tensor order.
 
         Local sandboxes of another place stay its own. Each claim raises the fence, which shuts out the owner before.
+        handed_over: take those, too, that wait for a persist worker.
         """
         living = sa.exists().where(
             engines.c.id == cells.c.engine_id, engines.c.ended_at.is_(None), engines.c.lease_until > sa.func.now()
@@ -155,6 +166,7 @@ class Ledger:
             attempts.c.cell_key == cells.c.key,
             attempts.c.ended_at.is_(None),
             attempts.c.backend == "local",
+            attempts.c.handover.is_(None),
             hosts.c.id == attempts.c.host_id,
             hosts.c.place != place,
         )
@@ -165,22 +177,9 @@ class Ledger:
             .order_by(cells.c.key)
             .with_for_update(of=cells)
         )
-
-        def work(c: sa.Connection) -> list[Claim]:
-            taken = [row.key for row in c.execute(free)]
-            if not taken:
-                return []
-            change = (
-                sa.update(cells)
-                .where(cells.c.key.in_(taken))
-                .values(engine_id=engine_id, fence=cells.c.fence + 1, updated_at=sa.func.now())
-                .returning(cells.c.key, cells.c.fence, cells.c.ordinal)
-            )
-            rows = sorted(c.execute(change), key=lambda row: row.ordinal)
-            left = open_attempts(c, taken)
-            return [Claim(key=row.key, engine_id=engine_id, fence=row.fence, open_attempt=left.get(row.key)) for row in rows]
-
-        return self._run(work)
+        if not handed_over:
+            free = free.where(~sa.exists().where(HANDED_OVER))
+        return self._run(lambda c: take(c, engine_id, [row.key for row in c.execute(free)]))
 
     def begin_attempt(
         self,
@@ -274,7 +273,11 @@ class Ledger:
 
     def release(self, engine_id: str) -> None:
         """Give back every cell the engine still owns; those in mid-flight keep their open attempt for the next engine."""
-        idle = sa.case((cells.c.state.in_([CellState.DONE, CellState.FAILED]), cells.c.state), else_=CellState.OPEN)
+        idle = sa.case(
+            (cells.c.state.in_([CellState.DONE, CellState.FAILED]), cells.c.state),
+            (sa.exists().where(HANDED_OVER), CellState.PERSISTING),
+            else_=CellState.OPEN,
+        )
         change = sa.update(cells).where(cells.c.engine_id == engine_id).values(engine_id=None, state=idle)
         self._run(lambda c: c.execute(change))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from eval_pipeline.domain.handover import Handover
 from eval_pipeline.domain.lock import RunLock, ScoreLock
 from eval_pipeline.domain.world import SnapshotManifest
 from eval_pipeline.store.artifacts import Artifact
@@ -36,6 +37,7 @@ class OpenAttempt:
     """A row of `attempts` without an end. agent_started_at None: no agent has been started for it.
 
     stopping: what an engine before us had decided.
+    handover: how its agent ended, when somebody else than its engine is to bring it to its end.
     """
 
     id: int
@@ -44,6 +46,7 @@ class OpenAttempt:
     host_id: str
     agent_started_at: datetime | None
     stopping: Stopping | None = None
+    handover: Handover | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,7 @@ def read_attempt(row: sa.Row[Any]) -> OpenAttempt:
         host_id=row.host_id,
         agent_started_at=row.agent_started_at,
         stopping=None if decided is None else Stopping(reason=decided["reason"], outcome=decided["outcome"]),
+        handover=None if row.handover is None else Handover.model_validate(row.handover, strict=False),
     )
 
 

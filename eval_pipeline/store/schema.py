@@ -321,3 +321,6 @@ notices = sa.Table(
     sa.Column("given_up_at", Time),
     sa.Column("error", sa.Text),
 )
+
+HANDED_OVER = sa.and_(attempts.c.cell_key == cells.c.key, attempts.c.ended_at.is_(None), attempts.c.handover.is_not(None))
+"""Of a cell and its attempt: the agent has ended, and whoever has a place for it brings the attempt to its end."""

@@ -15,6 +15,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from eval_pipeline.domain.budget import SandboxTerms
 from eval_pipeline.domain.cell import AttemptResult, CellState
+from eval_pipeline.domain.handover import Handover
 from eval_pipeline.store.database import Database, storable, storable_json
 from eval_pipeline.store.rows import Begun, Claim, Stopping
 
@@ -61,6 +62,18 @@ _PERSISTING = sa.text(f"update evals.cells set state = 'persisting', updated_at 
 _HOLDS = sa.text(f"select key from evals.cells where {_HELD}")
 
 _HAS_ENDED = sa.text("select id from evals.attempts where id = :attempt and ended_at is not null")
+
+_HAND_OVER = sa.text(f"""
+with held as (update evals.cells set state = 'persisting', engine_id = null, updated_at = now() where {_HELD} returning key)
+update evals.attempts set handover = :handover from held where id = :attempt and ended_at is null
+returning id""").bindparams(sa.bindparam("handover", type_=JSONB(none_as_null=True)))
+
+_GIVE_BACK = sa.text(f"""
+update evals.cells c set engine_id = null, updated_at = now(), state = case
+  when state in ('done', 'failed') then state
+  when exists (select 1 from evals.attempts a where a.cell_key = c.key and a.ended_at is null and a.handover is not null)
+    then 'persisting' else 'open' end
+where {_HELD} returning key""")
 
 _FINISH = sa.text(f"""
 with held as (select key, experiment_id from evals.cells where {_HELD} for update),
@@ -141,6 +154,16 @@ def holds(database: Database, claim: Claim) -> bool:
 def has_ended(database: Database, attempt_id: int) -> bool:
     """Whether the attempt has its result, whoever wrote it."""
     return database.step(_HAS_ENDED, {"attempt": attempt_id}) is not None
+
+
+def hand_over(database: Database, claim: Claim, attempt_id: int, handover: Handover) -> bool:
+    """False: the cell is not ours any more, which is also so when it is handed over already."""
+    values = {"attempt": attempt_id, "handover": storable_json(handover.model_dump(mode="json"))}
+    return database.step(_HAND_OVER, {**_held(claim), **values}) is not None
+
+
+def give_back(database: Database, claim: Claim) -> None:
+    database.step(_GIVE_BACK, _held(claim))
 
 
 def finish(database: Database, claim: Claim, attempt_id: int, result: AttemptResult, state: CellState) -> bool:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from eval_pipeline.domain.cell import CellState
 from eval_pipeline.store.database import Database
-from eval_pipeline.store.schema import attempts, cells, engines, experiments, layers, warm_sandboxes
+from eval_pipeline.store.schema import HANDED_OVER, attempts, cells, engines, experiments, layers, warm_sandboxes
 from eval_pipeline.store.strays import leaked
 
 
@@ -210,11 +210,13 @@ class Views:
             query = query.where(cells.c.state.in_(states))
         return [row.key for row in self._all(query)]
 
-    def in_other_hands(self, keys: Sequence[str]) -> list[str]:
-        """Those of `keys` that are not done and that a living engine owns."""
+    def in_other_hands(self, keys: Sequence[str], *, handed_over: bool = False) -> list[str]:
+        """Those of `keys` that are not done and that a living engine owns. handed_over: those that wait for a persist worker, too."""
         owned = sa.exists().where(engines.c.id == cells.c.engine_id, _LIVING)
         mine = cells.c.key == sa.any_(sa.literal(list(keys), sa.ARRAY(sa.Text)))
-        query = sa.select(cells.c.key).where(mine, cells.c.state != CellState.DONE, owned).order_by(cells.c.ordinal)
+        waits = sa.exists().where(HANDED_OVER)
+        held = sa.or_(owned, waits) if handed_over else owned
+        query = sa.select(cells.c.key).where(mine, cells.c.state != CellState.DONE, held).order_by(cells.c.ordinal)
         return [row.key for row in self._all(query)]
 
     def unlogged(self, experiment: str) -> list[str]:

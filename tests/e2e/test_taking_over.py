@@ -18,8 +18,8 @@ from support.project import Project
 
 from eval_pipeline.domain.cell import Outcome
 from eval_pipeline.host import host_identity
+from eval_pipeline.runner.attempt import AGENT
 from eval_pipeline.runner.backends import local_backend
-from eval_pipeline.runner.cell import AGENT
 from eval_pipeline.sandbox.base import Phase
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.postgres import embedded_server, server_status

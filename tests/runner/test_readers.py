@@ -97,9 +97,9 @@ def test_what_needs_too_much_memory_is_said_and_the_next_is_read(tmp_path: Path)
     good = bundle(tmp_path / "good.tar.gz", {"out/result.json": RESULT})
 
     async def run() -> None:
-        readers = Readers(memory_mib=320)
+        readers = Readers(memory_mib=192)
         try:
-            with pytest.raises(OutputUnreadable, match="320 MiB of memory"):
+            with pytest.raises(OutputUnreadable, match="192 MiB of memory"):
                 await readers.report(task(large))
             assert "too much memory" in ((await readers.report(task(deep))).result.error or "")
             assert (await readers.report(task(good))).result.answer == "yes"

@@ -1,0 +1,30 @@
+"""An attempt whose agent has ended, as whoever brings it to its end must know it: not where it ran, only what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Any
+
+from eval_pipeline.domain.base import Spec
+from eval_pipeline.domain.outcome import ServiceEnd, Stop
+
+
+class Handover(Spec):
+    """exit_code, elapsed_s: of the agent; None when there is no record of it. faults: of the platform. limits: those hit, in words.
+
+    bundle: the digest of its output in the store, with `facts` of its collection; None: it still lies in the sandbox.
+    state_before: the artifact to compare the state with; None: none is. day: whose prices hold. evidence: for the attempt's record.
+    """
+
+    exit_code: int | None
+    elapsed_s: float | None
+    stop: Stop | None
+    faults: Sequence[str]
+    limits: Sequence[str]
+    service: ServiceEnd | None
+    state_before: str | None
+    day: date
+    evidence: dict[str, Any]
+    bundle: str | None = None
+    facts: dict[str, Any] = {}

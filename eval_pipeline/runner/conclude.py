@@ -1,0 +1,94 @@
+"""From what was seen of an agent's end and what its output says to the attempt's result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import date
+from decimal import Decimal
+
+from eval_pipeline.domain.cell import AttemptResult, Outcome
+from eval_pipeline.domain.handover import Handover
+from eval_pipeline.domain.ids import CellKey
+from eval_pipeline.domain.outcome import decide
+from eval_pipeline.domain.usage import Usage
+from eval_pipeline.errors import OutputUnreadable, SandboxLost, StoreError
+from eval_pipeline.runner.meter import exceeded
+from eval_pipeline.runner.persist import Persisted, Persister
+from eval_pipeline.sandbox.base import Sandbox
+from eval_pipeline.scoring.prices import PriceBook
+from eval_pipeline.store.ledger import ExperimentRow, OpenAttempt
+
+PAUSES_S = (1.0, 5.0)
+
+
+def concluded(experiment: ExperimentRow, key: CellKey, prices: PriceBook, end: Handover, left: Persisted) -> AttemptResult:
+    limits = experiment.run.case(key.case_name).limits
+    decision = decide(
+        left.result,
+        exit_code=end.exit_code,
+        stop=end.stop or exceeded(limits, prices, left.usages, left.calls, end.day),
+        platform_faults=end.faults,
+        limits_hit=end.limits,
+        service=end.service,
+    )
+    return AttemptResult(
+        outcome=decision.outcome,
+        error=decision.error,
+        error_class=decision.error_class,
+        bundle=left.bundle,
+        usage=[usage.model_dump() for usage in left.usages],
+        usage_source="self-reported",
+        cost_usd=cost_usd(experiment, key, prices, end.day, left.usages),
+        price_version=prices.version,
+        latency_s=end.elapsed_s,
+        evidence={**end.evidence, **left.evidence},
+    )
+
+
+def cost_usd(experiment: ExperimentRow, key: CellKey, prices: PriceBook, day: date, usages: list[Usage]) -> Decimal | None:
+    """Of an agent that reports no usage: nothing if it could reach nobody, else unknown."""
+    if not usages:
+        return None if experiment.run.arm(key.arm).manifest.egress else Decimal(0)
+    return prices.cost(usages, day)
+
+
+async def take_up(
+    persister: Persister,
+    find: Callable[[str], Awaitable[Sandbox | None]],
+    experiment: ExperimentRow,
+    key: CellKey,
+    prices: PriceBook,
+    attempt: OpenAttempt,
+) -> AttemptResult:
+    """End an attempt that was handed over. Raises StoreError: another try, or another place, may do better."""
+    assert attempt.handover is not None
+    for pause_s in (*PAUSES_S, None):
+        try:
+            return await _taken_up(persister, find, experiment, key, prices, attempt, attempt.handover)
+        except StoreError:
+            if pause_s is None:
+                raise
+            await asyncio.sleep(pause_s)
+    raise AssertionError("unreachable")
+
+
+async def _taken_up(
+    persister: Persister,
+    find: Callable[[str], Awaitable[Sandbox | None]],
+    experiment: ExperimentRow,
+    key: CellKey,
+    prices: PriceBook,
+    attempt: OpenAttempt,
+    end: Handover,
+) -> AttemptResult:
+    sandbox = None
+    if end.bundle is None and (sandbox := await find(attempt.sandbox)) is None:
+        raise SandboxLost(f"{attempt.sandbox} is gone, and its output with it")
+    source = persister.fetched(end.bundle or "", end.facts) if sandbox is None else persister.collected(sandbox)
+    async with source as kept:
+        try:
+            return concluded(experiment, key, prices, end, await persister.read(kept, experiment, key, end.state_before))
+        except OutputUnreadable as error:
+            evidence = {**end.evidence, **kept.facts}
+            return AttemptResult(outcome=Outcome.INFRA_FAILURE, error=str(error), bundle=kept.bundle, evidence=evidence)
