@@ -65,12 +65,13 @@ def test_the_difference_turns_with_the_arms(arms: tuple[Means, Means]) -> None:
 @given(two_arms(), st.floats(-3, 3), st.floats(0.1, 20))
 def test_a_difference_scales_with_the_scores(arms: tuple[Means, Means], shift: float, factor: float) -> None:
     a, b = arms
-    moved = [{c: shift + factor * v for c, v in means.items()} for means in arms]
-    left, right = stats.paired_difference(a, b), stats.paired_difference(*moved, score_range=(shift, shift + factor))
+    moved_a, moved_b = ({c: shift + factor * v for c, v in means.items()} for means in arms)
+    left, right = stats.paired_difference(a, b), stats.paired_difference(moved_a, moved_b, score_range=(shift, shift + factor))
     for name in ("diff", "ci_lower", "ci_upper"):
         assert getattr(right, name) == pytest.approx(factor * getattr(left, name), rel=1e-5, abs=1e-6)
     assert right.p == pytest.approx(left.p, rel=1e-4, abs=1e-6) and right.n_discordant == left.n_discordant
-    limit = [stats.non_inferiority(a, b, 0.1).lower, stats.non_inferiority(*moved, 0.1 * factor, score_range=(0, factor)).lower]
+    further = stats.non_inferiority(moved_a, moved_b, 0.1 * factor, score_range=(0, factor))
+    limit = [stats.non_inferiority(a, b, 0.1).lower, further.lower]
     assert limit[0] is not None and limit[1] == pytest.approx(factor * limit[0], rel=1e-5, abs=1e-6)
 
 

@@ -21,7 +21,8 @@ def library(name: str) -> Any:
 def test_scipy_agrees_on_pairs_ranks_and_votes() -> None:
     scipy_stats, rng = library("scipy.stats"), np.random.default_rng(4)
     x, y = rng.random(20), rng.random(20)
-    found = stats.paired_difference(*({f"k{i}": float(v) for i, v in enumerate(values)} for values in (x, y)))
+    a, b = ({f"k{i}": float(v) for i, v in enumerate(values)} for values in (x, y))
+    found = stats.paired_difference(a, b)
     theirs = scipy_stats.ttest_rel(y, x)
     interval = theirs.confidence_interval()
     assert found.p == pytest.approx(theirs.pvalue) and found.ci_lower == pytest.approx(interval.low)
@@ -94,7 +95,8 @@ def test_intervals_of_a_difference_and_of_a_cost_ratio_cover() -> None:
         a, b = (means(rng.binomial(4, np.clip(ease - shift, 0, 1)) / 4) for shift in (0.0, 0.0))
         difference = stats.paired_difference(a, b)
         size = rng.lognormal(0, 0.7, 40)
-        ratio = stats.paired_log_ratio(*(means(size * scale * rng.lognormal(0, 0.3, 40)) for scale in (1.0, 0.6)))
+        dear, cheap = (means(size * scale * rng.lognormal(0, 0.3, 40)) for scale in (1.0, 0.6))
+        ratio = stats.paired_log_ratio(dear, cheap)
         costs, solved = rng.lognormal(0, 0.5, 40), rng.random(40) < 0.5
         spent = stats.cost_per_solved([(f"k{i}", 0, float(costs[i]), float(solved[i])) for i in range(40)])
         truth = np.exp(0.125) / 0.5

@@ -30,10 +30,8 @@ def play(stage: Stage, seeds: Iterable[int], logs: Path, tell: Callable[[str], N
         round.play(FAULTS)
         toll = toll_of(round)
         if toll.why:
-            story = "\n  ".join([*toll.why, *round.said])
-            tell(
-                f"seed {seed} on {stage.backend} failed; again: python -m tests.chaos --backend {stage.backend} {seed}\n  {story}"
-            )
+            tell(f"seed {seed} on {stage.backend} failed; again: python -m tests.chaos --backend {stage.backend} {seed}")
+            tell("  " + "\n  ".join([*toll.why, *round.said]))
             tell(round.log.read_text()[-6000:])
         elif story:
             tell("  " + "\n  ".join(round.said))

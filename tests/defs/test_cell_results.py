@@ -44,7 +44,7 @@ def test_a_result_is_shown_with_its_numbers_and_launched_again_only_logged_again
     assert shown["latency_s"] == round(cells[0]["latency_s"], 3)
     assert f"evals cell show {keys[0]}" in str(shown["show"])
     assert bench.records.views.unlogged(name) == []
-    assert checks(bench, name) == {"completeness": True, "infra_rate": True}
+    assert checks(bench, name) == {"completeness": True, "infra_rate": True, "leaked_sandboxes": True}
 
     assert bench.materialize(keys[1]).success
     assert [len(bench.events(key)) for key in keys] == [1, 2, 1]
@@ -77,7 +77,7 @@ def test_a_range_with_a_broken_world_fails_those_cells_only(bench: Bench) -> Non
     project.experiment("ranged")
     name = project.run("ranged", check=False)["data"]["experiment"]
     bad, good = f"{name}/bad.c/a/0", f"{name}/w.c/a/0"
-    assert checks(bench, name) == {"completeness": False, "infra_rate": False}
+    assert checks(bench, name) == {"completeness": False, "infra_rate": False, "leaked_sandboxes": True}
     result = bench.materialize(bad, good)
     assert not result.success
     assert "no such table: matters" in str(result.all_events)
