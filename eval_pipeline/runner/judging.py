@@ -14,7 +14,7 @@ from eval_pipeline.domain.usage import Usage
 from eval_pipeline.domain.world import SnapshotManifest
 from eval_pipeline.domain.world_diff import WorldDiff
 from eval_pipeline.runner.output import Output, read_output
-from eval_pipeline.scoring.checks import Evidence
+from eval_pipeline.scoring.check_base import Bench, Evidence
 from eval_pipeline.scoring.judge_prompt import Exam, ToAsk, exam
 from eval_pipeline.scoring.judge_questions import work_of
 from eval_pipeline.scoring.verdicts import Documents, Verdict, answer_questions, questions
@@ -37,7 +37,7 @@ class BundleTask:
 
     before: the bundle with the dump of the prepared state, whose digest is `state_before`; None: the app has no `dump`, and nothing
     is compared. manifest: of the snapshot; needed with `before`. examined: None: the checks are answered; else they are not, and the
-    judge's requests are written.
+    judge's requests are written. state_dir: for the sandboxes of checks that are programs of one's own; None: these give no verdict.
     """
 
     path: Path
@@ -49,6 +49,7 @@ class BundleTask:
     state_before: str | None = None
     manifest: SnapshotManifest | None = None
     examined: Examined | None = None
+    state_dir: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,7 @@ def report_on_bundle(task: BundleTask) -> BundleReport:
     """Raises tarfile.TarError or OSError when the bundle itself is broken."""
     output = read_output(task.path)
     diff = _world_diff(task)
-    evidence = _evidence(output, task.world_dir, diff)
+    evidence = _evidence(output, task, diff)
     examined = task.examined
     asked = questions(task.rubric, task.world_digest, task.bundle, task.state_before) if examined is None else []
     return BundleReport(
@@ -113,6 +114,13 @@ def _exam(examined: Examined, output: Output, evidence: Evidence) -> Exam:
     return exam(examined.task, examined.reference, work, examined.asked)
 
 
-def _evidence(output: Output, world_dir: Path, diff: WorldDiff | None) -> Evidence:
-    documents = Documents(world_dir)
-    return Evidence(answer=output.result.answer, files=output.files, documents=documents, result=None, world_diff=diff)
+def _evidence(output: Output, task: BundleTask, diff: WorldDiff | None) -> Evidence:
+    return Evidence(
+        answer=output.result.answer,
+        files=output.files,
+        documents=Documents(task.world_dir),
+        result=output.result_json,
+        world_diff=diff,
+        usage=output.usages,
+        bench=None if task.state_dir is None else Bench(state_dir=task.state_dir, world_dir=task.world_dir),
+    )

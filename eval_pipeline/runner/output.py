@@ -25,10 +25,11 @@ class Output:
     """files: relative path below files/ -> content, of those that are not too large, alone or together (`too_large` names them).
 
     usages: one sum a model. bad_lines: transcript lines that are no JSON object, or a usage event that can't be read.
-    calls: model calls, that is usage events.
+    calls: model calls, that is usage events. result_json: the whole result.json; None when it is not as the contract says.
     """
 
     result: AgentResult
+    result_json: Any = None
     usages: list[Usage] = field(default_factory=list[Usage])
     calls: int = 0
     n_events: int = 0
@@ -39,7 +40,7 @@ class Output:
 
 def read_output(bundle: Path) -> Output:
     """Raise tarfile.TarError, OSError or TypeError when the bundle itself is broken; nothing an agent wrote raises."""
-    result = AgentResult(status=None, error="wrote no result.json")
+    result, result_json = AgentResult(status=None, error="wrote no result.json"), None
     events = TranscriptReader()
     files: dict[str, bytes] = {}
     too_large: list[str] = []
@@ -48,7 +49,7 @@ def read_output(bundle: Path) -> Output:
         if stream is None:
             continue
         if member.name == "out/result.json":
-            result = _result(stream, member.size)
+            result, result_json = _result(stream, member.size)
         elif member.name == "out/transcript.jsonl":
             events.feed_stream(stream)
         elif member.name.startswith("out/files/"):
@@ -60,6 +61,7 @@ def read_output(bundle: Path) -> Output:
                 too_large.append(name)
     return Output(
         result=result,
+        result_json=result_json,
         usages=events.usages,
         calls=events.calls,
         n_events=events.n_events,
@@ -69,10 +71,13 @@ def read_output(bundle: Path) -> Output:
     )
 
 
-def _result(stream: IO[bytes], size_bytes: int) -> AgentResult:
+def _result(stream: IO[bytes], size_bytes: int) -> tuple[AgentResult, Any]:
     if size_bytes > RESULT_MAX_BYTES:
-        return AgentResult(status=None, error=f"result.json is {size_bytes} bytes; at most {RESULT_MAX_BYTES} are read")
-    return parse_result(stream.read())
+        error = f"result.json is {size_bytes} bytes; at most {RESULT_MAX_BYTES} are read"
+        return AgentResult(status=None, error=error), None
+    data = stream.read()
+    result = parse_result(data)
+    return result, None if result.status is None else json.loads(data)
 
 
 def parse_result(data: bytes) -> AgentResult:

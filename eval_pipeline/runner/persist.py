@@ -59,19 +59,20 @@ class Persister:
         self,
         store: ArtifactStore,
         verdicts: Verdicts,
-        scratch: Path,
+        state_dir: Path,
         world_dirs: dict[str, Path],
         manifests: dict[str, SnapshotManifest],
         memory_mib: int = MEMORY_MIB,
     ) -> None:
         self._store = store
         self._verdicts = verdicts
-        self._scratch = scratch
+        self._state_dir = state_dir
+        self._scratch = state_dir / "tmp"
         self._world_dirs = world_dirs
         self._manifests = manifests
         self._readers = Readers(memory_mib)
         self.parsers = Slots(WORKERS)
-        scratch.mkdir(parents=True, exist_ok=True)
+        self._scratch.mkdir(parents=True, exist_ok=True)
 
     @asynccontextmanager
     async def collected(self, sandbox: Sandbox) -> AsyncGenerator[Kept]:
@@ -167,6 +168,7 @@ class Persister:
             state_before=state_before,
             manifest=None if before is None else self._manifests[world],
             examined=examined,
+            state_dir=self._state_dir,
         )
         waits_for("its reader")
         return await self._readers.report(task)

@@ -103,7 +103,7 @@ def open_services(settings: Settings, records: Records, backend: str = "local") 
     store = open_store(settings)
     world_dirs: dict[str, Path] = {}
     manifests: dict[str, SnapshotManifest] = {}
-    persister = Persister(store, records.verdicts, settings.state_dir / "tmp", world_dirs, manifests, settings.persist_memory_mib)
+    persister = Persister(store, records.verdicts, settings.state_dir, world_dirs, manifests, settings.persist_memory_mib)
     secrets = Secrets(settings, records)
     try:
         yield Services(

@@ -9,8 +9,10 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, cast
 
+from eval_pipeline.domain.usage import Usage
 from eval_pipeline.domain.world_diff import WorldDiff
 from eval_pipeline.scoring.documents import SUFFIXES, Extract, Unreadable, suffix_of
 from eval_pipeline.scoring.untrusted import read_document
@@ -23,12 +25,21 @@ _SPACE = re.compile(r"[\s\x00]+")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Where a check that is a program of one's own runs. world_dir: the restored snapshot; None: it sees none."""
+
+    state_dir: Path
+    world_dir: Path | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """What an agent left, and what it worked on.
 
     answer: None when it gave none. files: its deliverables by relative path. documents: the world's documents as extracted text
     by relative path; the mapping may read lazily. result: the JSON value of its result, None when it wrote none.
-    world_diff: what it changed in the application's state; None when no state was dumped.
+    world_diff: what it changed in the application's state; None when no state was dumped. usage: one sum a model; empty: none was
+    recorded. bench: None: no such program can be run.
     """
 
     answer: str | None
@@ -36,6 +47,8 @@ class Evidence:
     documents: Mapping[str, str] = field(default_factory=dict[str, str])
     result: Any = None
     world_diff: WorldDiff | None = None
+    usage: Sequence[Usage] = ()
+    bench: Bench | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any, cast
 from eval_pipeline.domain.world_diff import NOTHING_SEEN, DocumentChange, FileChange, Kind, Listed, PartName, WorldDiff
 from eval_pipeline.scoring import check_rows
 from eval_pipeline.scoring.check_base import Arguments, CheckResult, Evidence, Run, Undecided, failed, fold, listed, passed, shown
+from eval_pipeline.scoring.check_python import asks_for
 from eval_pipeline.scoring.check_rows import Clause, Said, absent, doubt, nothing_else
 
 WORLD_DIFF = (
@@ -52,7 +53,9 @@ def compares_states(check: Any) -> bool:
     """Whether the check, or one in it, looks at the world_diff."""
     if isinstance(check, Mapping):
         inner = cast(Mapping[str, Any], check)
-        return "world_diff" in inner or any(compares_states(inner.get(name)) for name in ("all", "any", "not", "at_least", "of"))
+        if "world_diff" in inner or asks_for(inner.get("python"), "world_diff"):
+            return True
+        return any(compares_states(inner.get(name)) for name in ("all", "any", "not", "at_least", "of"))
     return isinstance(check, list) and any(map(compares_states, cast(list[Any], check)))
 
 

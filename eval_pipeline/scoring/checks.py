@@ -20,6 +20,8 @@ xlsx_cell      {file, row, column, number, tolerance},                a cell in 
                also cell: B4, sheet, equals, contains                 names `column`, holds this; row and column may be lists
 docx           NAME, or {file, headings, tables}                      it is a DOCX with such headings, and so many tables
 world_diff     unchanged, or {documents, rows, permissions, blobs}    what the agent changed in the application is as asked
+usage          {calls, input_tokens, output_tokens}                   at most so much was used
+python         FILE, or {file, with}                                  the function `check` of this file beside the case says so
 all            [CHECK, ...]                                           every one is met
 any            [CHECK, ...]                                           at least one is met
 not            CHECK                                                  it is not met
@@ -37,7 +39,8 @@ rows: {table, where: {FIELD: VALUE}, count, only} with one of added, removed: tr
 {FIELD: NEW VALUE}; or a list of such. permissions: {path: GLOB, gained, lost: USER or list, only}, by what the rules mean for a path.
 only: nothing else of the part changed. A state that can't be compared, or not whole, gives no verdict, unless it is certain.
 No answer, an empty one, or a missing or unreadable file fails every check that reads it, also contains_none and not.
-On a per-occurrence criterion contains, contains_any and regex count; other checks can't be used there.
+The module docstring of check_python says what a file for `python` holds and where it runs.
+On a per-occurrence criterion contains, contains_any, regex and python count; other checks can't be used there.
 """
 
 from __future__ import annotations
@@ -46,7 +49,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from eval_pipeline.scoring import check_date, check_files, check_number, check_office, check_text, check_world
+from eval_pipeline.scoring import (
+    check_date,
+    check_files,
+    check_number,
+    check_office,
+    check_python,
+    check_text,
+    check_usage,
+    check_world,
+)
 from eval_pipeline.scoring.check_base import Absent, Arguments, CheckResult, Evidence, Run, Undecided, nearest
 from eval_pipeline.scoring.check_world import compares_states
 
@@ -82,6 +94,8 @@ CHECKS: Mapping[str, Check] = {
     "xlsx_cell": Check(form=check_office.XLSX_CELL, build=check_office.xlsx_cell),
     "docx": Check(form=check_office.DOCX, build=check_office.docx),
     "world_diff": Check(form=check_world.WORLD_DIFF, build=check_world.world_diff),
+    "usage": Check(form=check_usage.USAGE, build=check_usage.usage),
+    "python": Check(form=check_python.PYTHON, build=check_python.python, counts=True),
 }
 COMPOSED: Mapping[str, str] = {"all": ALL, "any": ANY, "not": NOT, "at_least": AT_LEAST}
 

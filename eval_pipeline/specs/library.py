@@ -10,11 +10,13 @@ from typing import Any, cast
 
 from eval_pipeline.domain.case import Case, CaseSpec
 from eval_pipeline.domain.experiment import AppSpec, DatasetSpec, ExperimentSpec
+from eval_pipeline.domain.rubric import Criterion
 from eval_pipeline.domain.world import WorldSpec
 from eval_pipeline.errors import NotFound, SpecError
 from eval_pipeline.scoring.checks import validate_check
 from eval_pipeline.scoring.prices import PriceBook, PriceRow
 from eval_pipeline.specs import git
+from eval_pipeline.specs.check_files import with_files
 from eval_pipeline.specs.yaml_file import Location, YamlFile, parse_model
 
 
@@ -65,7 +67,7 @@ class Library:
 
     def read_case(self, owner: World, path: Path) -> tuple[Case, YamlFile]:
         file = self.file(path)
-        case = Case(world=owner.spec.id, spec=_parse_case(file))
+        case = Case(world=owner.spec.id, spec=_parse_case(file, path.parent))
         _check_citations(file, case.spec, owner)
         return case, file
 
@@ -173,15 +175,22 @@ class Library:
         return str(path.relative_to(self.root.parent) if path.is_relative_to(self.root.parent) else path)
 
 
-def _parse_case(file: YamlFile) -> CaseSpec:
+def _parse_case(file: YamlFile, folder: Path) -> CaseSpec:
     spec = parse_model(file, CaseSpec)
-    for index, criterion in enumerate(spec.rubric.criteria):
-        if criterion.check is not None:
-            try:
-                validate_check(criterion.check, per_occurrence=criterion.per_occurrence)
-            except ValueError as error:
-                raise SpecError(str(error), where=file.where(("rubric", "criteria", index, "check"))) from None
-    return spec
+    criteria = tuple(_with_check(file, folder, index, one) for index, one in enumerate(spec.rubric.criteria))
+    return spec.model_copy(update={"rubric": spec.rubric.model_copy(update={"criteria": criteria})})
+
+
+def _with_check(file: YamlFile, folder: Path, index: int, criterion: Criterion) -> Criterion:
+    """Its check found to be one, with the files that it names."""
+    if criterion.check is None:
+        return criterion
+    try:
+        check = with_files(criterion.check, folder)
+        validate_check(check, per_occurrence=criterion.per_occurrence)
+    except ValueError as error:
+        raise SpecError(str(error), where=file.where(("rubric", "criteria", index, "check"))) from None
+    return criterion.model_copy(update={"check": check})
 
 
 def _check_citations(file: YamlFile, case: CaseSpec, world: World) -> None:
@@ -202,7 +211,7 @@ def _cited(check: Any) -> Iterator[str]:
         for name, argument in check.items():
             if name == "cites":
                 yield argument if isinstance(argument, str) else argument["document"]
-            else:
+            elif name != "python":
                 yield from _cited(argument)
 
 

@@ -12,12 +12,12 @@ from eval_pipeline.domain.app import AppManifest
 from eval_pipeline.domain.case import Case, Limits
 from eval_pipeline.domain.experiment import WORKTREE, ArmSpec, ExperimentSpec
 from eval_pipeline.domain.lock import LockedArm, LockedCase, RunLock, ScoredCase, ScoreLock
-from eval_pipeline.domain.rubric import Policy
 from eval_pipeline.domain.world import WorldSpec
 from eval_pipeline.errors import SpecError
 from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.scoring.judge_client import check_judge
 from eval_pipeline.specs import git
+from eval_pipeline.specs.case_rules import refuse_policy, refuse_programs
 from eval_pipeline.specs.library import Library
 from eval_pipeline.specs.yaml_file import Location, YamlFile, parse_model
 from eval_pipeline.store.snapshots import scan_world
@@ -41,7 +41,8 @@ def lock_experiment(library: Library, path: Path) -> Locked:
     with _placed(file, ("dataset",)):
         cases = library.dataset_cases(spec.dataset)
         for case in cases:
-            _refuse_policy(library, case, spec.policy)
+            refuse_policy(library, case, spec.policy)
+        refuse_programs(library, cases)
     with _placed(file, ("app",)):
         app = library.app(spec.app)
     with _placed(file, ("dataset",)):
@@ -84,18 +85,6 @@ def lock_experiment(library: Library, path: Path) -> Locked:
         prices=library.prices().as_data(),
     )
     return Locked(spec, run, score, repo)
-
-
-def _refuse_policy(library: Library, case: Case, policy: Policy) -> None:
-    """One table has one policy, so it is the experiment's."""
-    meant = case.spec.rubric.policy
-    if meant in (None, policy):
-        return
-    raise SpecError(
-        f"the rubric of {case.name} is written for the policy {meant}, and the experiment scores by {policy}",
-        where=library.where(case, ("rubric", "policy")),
-        hint=f"write `policy: {meant}` in the experiment, select other cases, or take the line out of the rubric",
-    )
 
 
 @contextmanager

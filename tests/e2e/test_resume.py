@@ -166,3 +166,25 @@ def test_postgres_gone_in_mid_run_loses_nothing(lone_project: Project) -> None:
     lone_project.wait_for(lambda: lone_project.evals("experiment", "status", name)["n_done"] == 3)
     lone_project.run("outage")
     assert [(cell["outcome"], len(cell["attempts"])) for cell in lone_project.cells(name)] == [("ok", 1)] * 3
+
+
+def test_a_check_of_ones_own_that_breaks_is_judged_again_and_no_agent_runs(project: Project) -> None:
+    """It is given what the agent left. Its file stays out of the agent's sandbox."""
+    broken = "def check(answer, files, usage):\n    return files['note.txt'] == b'yes' and 1 / 0  # mark-of-the-check\n"
+    project.write("worlds/w/cases/checks/mine.py", broken)
+    project.agent(
+        "mkdir -p $EVALS_OUTPUT/files; printf yes > $EVALS_OUTPUT/files/note.txt\n"
+        'find=$(find / -name mine.py 2>/dev/null); mark=mark-of; answer "$(grep -rl $mark-the-check /world /app /run/evals 2>/dev/null)${find}none"'
+    )
+    project.case(criteria=[{"id": "mine", "text": "Mine", "points": 1, "check": {"python": "checks/mine.py"}}])
+    project.experiment("own")
+    name = project.run("own")["experiment"]
+    (cell,) = project.cells(name)
+    shown = project.evals("cell", "show", cell["cell"])
+    assert (cell["outcome"], cell["score"], shown["answer"]) == ("ok", None, "none")
+    assert (shown["criteria"][0]["status"], "ZeroDivisionError" in shown["criteria"][0]["reason"]) == ("failed", True)
+    project.write("worlds/w/cases/checks/mine.py", broken.replace(" and 1 / 0", ", f'{len(files)} file'"))
+    assert project.run("own")["experiment"] == name
+    (cell,) = project.cells(name)
+    shown = project.evals("cell", "show", cell["cell"])
+    assert (cell["score"], len(cell["attempts"]), shown["criteria"][0]["reason"]) == (1.0, 1, "checks/mine.py: 1 file")

@@ -114,8 +114,8 @@ _DEFAULTED = [signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, sign
 
 
 def _command(home: Path, places: Places, plan: Plan) -> list[str]:
-    command = [] if places.rooted else [*_until(plan.lifetime_s), *_drop_root(places)]
-    command += [str(places.bwrap), *([] if places.rooted else ["--die-with-parent"]), *_namespaces(places)]
+    command = [] if places.rooted else [*_until(plan.lifetime_s), *drop_root(places)]
+    command += [str(places.bwrap), *([] if places.rooted else ["--die-with-parent"]), *namespaces(places)]
     command += ["--new-session", "--as-pid-1", "--hostname", "evals", "--clearenv"]
     for name, value in _environment(plan.proxied).items():
         command += ["--setenv", name, value]
@@ -144,7 +144,7 @@ def _until(lifetime_s: float) -> list[str]:
     return [timeout, "--foreground", "--signal=KILL", f"{lifetime_s:.3f}"]
 
 
-def _namespaces(places: Places) -> list[str]:
+def namespaces(places: Places) -> list[str]:
     """All of them; without a user namespace root keeps inside, until the runner starts, what leaving uid 0 takes."""
     if not places.rooted:
         inside = ["--uid", str(places.inside.uid), "--gid", str(places.inside.gid)]
@@ -160,7 +160,7 @@ def _stack(places: Places, layers: tuple[Path, ...]) -> tuple[Path, ...]:
     return (*layers, places.skeleton) if places.rooted else (places.skeleton, *layers)
 
 
-def _drop_root(places: Places) -> list[str]:
+def drop_root(places: Places) -> list[str]:
     """posix_spawn can't change the user, and forking a large orchestrator costs more than this extra exec."""
     if not places.drops_root:
         return []
@@ -173,7 +173,7 @@ def _drop_root(places: Places) -> list[str]:
 
 
 def _leave_root_inside(places: Places) -> list[str]:
-    program, *options = _drop_root(places)
+    program, *options = drop_root(places)
     program = str(Path(program).resolve())
     if not program.startswith("/usr/"):
         raise SandboxError(

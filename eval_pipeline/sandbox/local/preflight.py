@@ -72,9 +72,16 @@ def look(*, unsafe: bool) -> Found:
 
 
 def can_isolate() -> bool:
-    """Tried in a process of its own: ours may have threads, and a forked one of them may not."""
-    done = subprocess.run([sys.executable, "-I", "-S", __file__], capture_output=True, check=False)
-    return done.returncode == 0
+    return why_not() is None
+
+
+def why_not() -> str | None:
+    """What is missing and the remedy; None: sandboxes can be isolated here.
+
+    Tried in a process of its own: ours may have threads, and a forked one of them may not.
+    """
+    done = subprocess.run([sys.executable, "-I", "-S", __file__], capture_output=True, text=True, check=False)
+    return None if done.returncode == 0 else done.stderr.strip()
 
 
 def _lack() -> tuple[str, str] | None:
