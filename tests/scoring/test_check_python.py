@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import textwrap
 from collections.abc import Generator
 from dataclasses import replace
@@ -222,4 +225,28 @@ def test_the_usage_check() -> None:
 
 def test_the_sandbox_leaves_nothing_behind(bench: Bench) -> None:
     run(bench, "def check(answer): return True")
+    forgotten = bench.state_dir / "once" / "forgotten"
+    forgotten.mkdir()
+    os.utime(forgotten, (1e9, 1e9))
+    run(bench, "def check(answer): return True")
     assert [*Path(bench.state_dir, "once").iterdir()] == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a place without user namespaces")
+def test_where_nothing_can_be_isolated_it_is_not_run_either(bench: Bench) -> None:
+    script = f"""
+from pathlib import Path
+from eval_pipeline.scoring.check_base import Bench, Evidence, Undecided
+from eval_pipeline.scoring.checks import run_check
+bench = Bench(state_dir=Path({str(bench.state_dir)!r}), world_dir=None)
+check = {{"python": {{"file": "mine.py", "source": "def check(answer): return True", "with": {{}}}}}}
+try:
+    print(run_check(check, Evidence(answer="yes", bench=bench)))
+except Undecided as why:
+    print("undecided", why)
+"""
+    place = Path(__file__).parents[1] / "support" / "no_user_namespaces.py"
+    done = subprocess.run(
+        [sys.executable, str(place), sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.startswith("undecided mine.py failed with code 1: 'bwrap:"), done

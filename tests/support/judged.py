@@ -21,7 +21,7 @@ from eval_pipeline.analysis.tables import ScoredCell
 from eval_pipeline.domain.cell import AttemptResult, Outcome
 from eval_pipeline.domain.experiment import JudgeSpec
 from eval_pipeline.domain.lock import ScoredCase, ScoreLock
-from eval_pipeline.domain.rubric import Criterion, Rubric
+from eval_pipeline.domain.rubric import Criterion, Policy, Rubric
 from eval_pipeline.domain.world import WorldSpec
 from eval_pipeline.runner.finish import judge_missing
 from eval_pipeline.runner.judges import JudgeReport
@@ -85,13 +85,14 @@ class JudgedRuns:
         prices: Sequence[dict[str, Any]] = (PRICE,),
         reference: str | None = None,
         outcome: Outcome = Outcome.OK,
+        policy: Policy = "clip_cell",
     ) -> ExperimentRow:
         """A case an answer. files: of each, or of all."""
         left = files if isinstance(files, Sequence) else [files] * len(answers)
         cases = [locked_case(f"c{n}", prompt="Which contracts need consent?") for n in range(len(answers))]
         run = run_lock(next(self._names), cases, [locked_arm("secret-arm")], worlds={"w": self.snapshot.digest})
         scored = ScoredCase(rubric=Rubric(criteria=tuple(criteria)), reference=reference)
-        score = ScoreLock(policy="clip_cell", judge=judge, cases={case.name: scored for case in cases}, prices=list(prices))
+        score = ScoreLock(policy=policy, judge=judge, cases={case.name: scored for case in cases}, prices=list(prices))
         budget = None if budget_usd is None else Decimal(budget_usd)
         self.records.ledger.create_experiment(run, score, repo="/app", baseline=None, budget_usd=budget)
         engine = "00000000-0000-0000-0000-000000000001"

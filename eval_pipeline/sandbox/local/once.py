@@ -8,20 +8,23 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from eval_pipeline.errors import IsolationUnavailable, SandboxError
+from eval_pipeline.errors import SandboxError
 from eval_pipeline.host import reachable_root
 from eval_pipeline.sandbox.base import RUN_DIR
-from eval_pipeline.sandbox.local import hostlayer, preflight
+from eval_pipeline.sandbox.local import hostlayer
 from eval_pipeline.sandbox.local.launch import drop_root, namespaces
 from eval_pipeline.sandbox.local.places import Places, host_binds, own_directory, prepare
+from eval_pipeline.sandbox.local.safefs import remove_tree
 
 PYTHON = f"/{hostlayer.VENV}/bin/python3"
 _TMP_BYTES = 64 << 20
+_FORGOTTEN_S = 24 * 3600.0
 _OUT_MAX_BYTES, _ERR_MAX_BYTES = 64 << 10, 4 << 10
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 
@@ -40,18 +43,26 @@ def desk(state_dir: Path) -> Generator[Path]:
     """An empty directory for what the program is given; the sandbox' user can reach what is put there and made readable."""
     root = reachable_root(state_dir) / "once"
     own_directory(root)
+    _clear(root)
     with tempfile.TemporaryDirectory(dir=root) as folder:
         Path(folder).chmod(0o711)
         yield Path(folder)
 
 
+def _clear(root: Path) -> None:
+    """What killed ones left."""
+    for folder in root.iterdir():
+        with suppress(FileNotFoundError):  # another one ends this moment
+            if time.time() - folder.stat().st_mtime > _FORGOTTEN_S:
+                remove_tree(folder)
+
+
 def run_python(state_dir: Path, given: Path, world: Path | None, arguments: Sequence[str], *, wall_s: float) -> Ended:
     """`python3 -I -S ARGUMENTS`, the standard library alone, with `given` at /run/evals and `world` at /world, both read-only.
 
-    Raises IsolationUnavailable where no sandbox can be isolated, SandboxError and BuildError when it could not be started.
+    Where no user namespace can be made bwrap ends with code 1 and says so: there is no way without. Raises SandboxError and
+    BuildError when not even that could be started.
     """
-    if (why := preflight.why_not()) is not None:
-        raise IsolationUnavailable(why)
     places = prepare(state_dir)
     command = [*drop_root(places), str(places.bwrap), *_walls(places, given, world), "--", PYTHON, "-I", "-S", "-B", *arguments]
     with places.seccomp.open("rb") as program, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
