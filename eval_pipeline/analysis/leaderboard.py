@@ -52,6 +52,19 @@ class ArmRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JudgeLine:
+    """Who judged, and what this experiment paid for it so far. n_unpriced: calls whose cost is not known, left out of `cost_usd`."""
+
+    model: str
+    version: str
+    n_calls: int
+    n_failed_calls: int
+    cost_usd: float
+    n_unpriced: int
+    latency_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Leaderboard:
     """status: final, or provisional with the reasons; arms in the experiment's order. n_unsafe: cells that ran without isolation.
 
@@ -77,6 +90,7 @@ class Leaderboard:
     missing: dict[str, int] = field(default_factory=dict[str, int])
     leaked_sandboxes: int | None = None
     open_egress: str | None = None
+    judge: JudgeLine | None = None
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from eval_pipeline.analysis.judged import judged_row
-from eval_pipeline.analysis.leaderboard import Leaderboard, leaderboard
+from eval_pipeline.analysis.leaderboard import JudgeLine, Leaderboard, leaderboard
 from eval_pipeline.analysis.tables import ScoredCell, asked_of, scored_table
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.scoring.judge_votes import judge_version
@@ -44,4 +45,22 @@ def _of_judge(records: Records, experiment: ExperimentRow, cells: Sequence[CellV
 
 
 def load_leaderboard(records: Records, experiment: ExperimentRow) -> Leaderboard:
-    return leaderboard(experiment, load_table(records, experiment), records.views.leaked())
+    board = leaderboard(experiment, load_table(records, experiment), records.views.leaked())
+    return replace(board, judge=_judge_line(records, experiment))
+
+
+def _judge_line(records: Records, experiment: ExperimentRow) -> JudgeLine | None:
+    judge = experiment.score.judge
+    if judge is None or not any(one.judge for case in experiment.score.cases.values() for one in case.rubric.criteria):
+        return None
+    version = judge_version(judge)
+    spent = records.judge_calls.spend(experiment.id, version).values()
+    return JudgeLine(
+        model=judge.model,
+        version=version,
+        n_calls=sum(one.n_calls for one in spent),
+        n_failed_calls=sum(one.n_failed for one in spent),
+        cost_usd=float(sum(one.cost_usd for one in spent)),
+        n_unpriced=sum(one.n_unpriced for one in spent),
+        latency_s=sum(one.latency_s for one in spent),
+    )

@@ -249,6 +249,7 @@ def flat_row(cell: ScoredCell) -> dict[str, Any]:
         "output_tokens": sum(u.output for u in cell.usages),
         "model_calls": sum(u.calls for u in cell.usages),
         "attempts": len(cell.view.attempts),
+        "adopted_from": cell.view.adopted_from,
         "bundle": attempt.bundle if attempt else None,
         "error": cell.error,
     }

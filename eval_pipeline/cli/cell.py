@@ -14,6 +14,7 @@ from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from eval_pipeline.analysis.tables import ScoredCell
+    from eval_pipeline.store.judge_calls import JudgeSpend
 
 _JSON_LOG_BYTES = 2**20
 
@@ -31,6 +32,7 @@ def show(settings: Settings, key: str, as_json: bool) -> None:
     """Its result: answer, verdicts with reasons, usage, cost, attempts."""
     with _cell(settings, key) as cell:
         answer = _answer(settings, cell)
+        judged = _judge_spend(settings, cell)
     data = {
         "cell": str(cell.key),
         "state": cell.state,
@@ -55,12 +57,21 @@ def show(settings: Settings, key: str, as_json: bool) -> None:
         "criteria": [row.__dict__ for row in cell.criteria],
         "error": cell.error,
         "world_diff": _compared(cell),
+        "adopted_from": cell.view.adopted_from,
+        "judge": None if judged is None else asdict(judged),
         "attempts": [attempt.__dict__ for attempt in cell.view.attempts],
     }
-    emit(data, as_json, lambda: _show_people(cell, answer))
+    emit(data, as_json, lambda: _show_people(cell, answer, judged))
 
 
-def _show_people(cell: ScoredCell, answer: str | None) -> None:
+def _judge_spend(settings: Settings, cell: ScoredCell) -> JudgeSpend | None:
+    from eval_pipeline.store.records import open_records
+
+    with open_records(settings) as records:
+        return records.judge_calls.spend(cell.key.experiment).get(str(cell.key))
+
+
+def _show_people(cell: ScoredCell, answer: str | None, judged: JudgeSpend | None) -> None:
     cost = None if cell.cost_usd is None else f"{cell.cost_usd:.6f}"
     click.echo(f"{cell.key}\n{cell.state}, {cell.view.outcome or 'no outcome yet'}; score {shown(cell.score)}", nl=False)
     click.echo(f" (between {shown(cell.lower)} and {shown(cell.upper)})" if cell.score is None else "", nl=False)
@@ -70,6 +81,12 @@ def _show_people(cell: ScoredCell, answer: str | None) -> None:
         click.echo(f"{cell.cost_over_usd:.6f} USD above its limit")
     if cell.failures:
         click.echo(f"failed: {', '.join(cell.failures)}")
+    if cell.view.adopted_from is not None:
+        gone = f", discarded there since: {harmless(cell.counted.discarded)}" if cell.counted and cell.counted.discarded else ""
+        click.echo(f"adopted: the result is that of {cell.view.adopted_from}, which ran the same{gone}")
+    if judged is not None:
+        unknown = f", the cost of {judged.n_unpriced} unknown" if judged.n_unpriced else ""
+        click.echo(f"judging it: {judged.n_calls} calls, {judged.cost_usd:.6f} USD{unknown}, {judged.latency_s:.2f} s")
     if cell.error:
         click.echo(f"error: {harmless(cell.error)}")
     click.echo(f"\n{harmless((answer or 'no answer').strip())}\n")

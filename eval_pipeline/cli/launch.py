@@ -28,8 +28,8 @@ class Launched:
     log: Path
 
 
-def launch(settings: Settings, experiment: ExperimentRow, keys: Sequence[str] = ()) -> Launched:
-    """keys: only these cells; empty means all that are not done. The process outlives this one.
+def launch(settings: Settings, experiment: ExperimentRow, keys: Sequence[str] = (), *, only_score: bool = False) -> Launched:
+    """keys: only these cells; empty means all that are not done. The process outlives this one. only_score: no cell is run.
 
     It waits for cells that another engine is working on, and takes them over if that one leaves them open.
     """
@@ -38,6 +38,8 @@ def launch(settings: Settings, experiment: ExperimentRow, keys: Sequence[str] = 
     command = [sys.executable, "-m", "eval_pipeline.defs.launcher", experiment.id]
     if settings.unsafe_no_isolation:
         command.append("--unsafe-no-isolation")
+    if only_score:
+        command.append("--only-score")
     with log.open("ab") as sink:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sink, stderr=sink, start_new_session=True)
     assert process.stdin is not None

@@ -52,6 +52,11 @@ def show(board: Leaderboard) -> None:
     click.echo(f"spent: {board.spent_usd:.4f} USD for models, {board.sandbox_spent_usd:.4f} for sandboxes; over all attempts")
     if board.n_sandbox_unknown:
         click.echo(f"attempts whose sandbox has no known cost: {board.n_sandbox_unknown}")
+    if (judge := board.judge) is not None:
+        unknown = f", the cost of {judge.n_unpriced} unknown" if judge.n_unpriced else ""
+        click.echo(
+            f"judge {judge.model} ({judge.version}): {judge.n_calls} calls, {judge.cost_usd:.6f} USD{unknown}; apart from the arms' cost"
+        )
     flags = {flag for arm in board.arms for flag in arm.flags}
     if "one_cluster" in flags:
         click.echo("no interval: all cases are of one world, and nothing is known of another.")

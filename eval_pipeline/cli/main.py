@@ -22,6 +22,8 @@ NOUNS = {
     "dataset": ("dataset", "Datasets: list, show."),
     "experiment": ("experiment", "Experiments: plan, run, list, status, cells, rerun, cancel."),
     "cell": ("cell", "One cell: show, diff, logs, files, shell."),
+    "score": ("score", "Judge stored results again: another judge, the newest rubric. No agent is run."),
+    "judge": ("judge", "Judges: limits."),
     "leaderboard": ("leaderboard", "Arms side by side, with what is missing."),
     "image": ("image", "What cells stand on: list, status, build, warm, gc."),
     "secrets": ("secrets", "Secrets that apps declare: list, sync. Never a value."),

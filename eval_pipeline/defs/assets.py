@@ -60,6 +60,9 @@ def cell_results(context: dg.AssetExecutionContext, evals: EvalsResource) -> Any
     yield from ()
 
 
+JUDGED = "evals/judged"
+"""The tag of a run before which its judge was asked."""
+
 _TABLE_COLUMNS = {
     "cell": "string", "world": "string", "case": "string", "arm": "string", "trial": "int", "state": "string", "outcome": "string",
     "failure": "string", "error_class": "string",
@@ -84,7 +87,7 @@ def scored_table(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.
     """One row a cell: identity, outcome, score and bounds, cost, latency. A view over verdicts, stored as CSV."""
     with evals.services() as services:
         experiment = services.ledger.experiment(context.partition_key)
-        judged = asyncio.run(judge_missing(services, experiment))
+        judged = asyncio.run(judge_missing(services, experiment, ask=JUDGED not in context.run.tags))
         cells = load_table(services.records, experiment)
         rows = [flat_row(cell) for cell in cells]
         artifact = services.store.put_bytes(_csv(rows))

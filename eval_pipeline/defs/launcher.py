@@ -1,4 +1,4 @@
-"""The detached engine process: `python -m eval_pipeline.defs.launcher EXPERIMENT [--unsafe-no-isolation]`.
+"""The detached engine process: `python -m eval_pipeline.defs.launcher EXPERIMENT [--unsafe-no-isolation] [--only-score]`.
 
 Cell keys are on its standard input; none means all.
 
@@ -39,15 +39,15 @@ def main(argv: list[str]) -> int:
     experiment, *flags = argv
     keys = sys.stdin.read().split()
     settings = load_settings()
-    if flags == ["--unsafe-no-isolation"]:
+    if "--unsafe-no-isolation" in flags:
         settings = replace(settings, unsafe_no_isolation=True)
     with embedded_server(settings) as url:
         os.environ.update(prepare_home(settings, url))
-        return run_experiment(settings, experiment, keys)
+        return run_experiment(settings, experiment, keys, only_score="--only-score" in flags)
 
 
-def run_experiment(settings: Settings, experiment_id: str, keys: list[str]) -> int:
-    """keys: only these cells; empty means all that are not done."""
+def run_experiment(settings: Settings, experiment_id: str, keys: list[str], *, only_score: bool = False) -> int:
+    """keys: only these cells; empty means all that are not done. only_score: no cell is run, whatever its state."""
     import dagster as dg
 
     with open_records(settings, patience_s=120.0) as records:
@@ -55,19 +55,23 @@ def run_experiment(settings: Settings, experiment_id: str, keys: list[str]) -> i
         open_store(settings).claim(records.ledger.installation_id())
         digests = experiment.run.worlds
         missing = sorted(name for name, digest in digests.items() if digest not in records.ledger.snapshots(digests.values()))
-        wanted = keys or records.views.keys(experiment.id, ["open", "setup", "running", "persisting", "failed"])
+        wanted = keys or [
+            *records.views.keys(experiment.id, ["open", "setup", "running", "persisting", "failed"]),
+            *records.views.unlogged(experiment.id),  # what was adopted has a result that Dagster does not know
+        ]
         with dg.DagsterInstance.get() as instance:
             _register(instance, experiment)
-            for world in missing:
+            for world in [] if only_score else missing:
                 _execute(instance, "snapshot_worlds", experiment, world)
-            if wanted:
+            if wanted and not only_score:
                 ops = {"drive_cells": {"config": {"keys": wanted, "lift_cancel": False}}}
                 _execute(instance, "run_cells", experiment, experiment.id, ops)
             # what a crash left; while another engine works, only what nobody has owned for a while
             end_dead_engines(records.leases, settings)
             grace_s = GRACE_S if records.leases.living() else 0.0
             _reap(settings, records, experiment.run.backend, grace_s)
-            scored = _execute(instance, "score_experiment", experiment, experiment.id)
+            tags = {"evals/judged": "yes"} if only_score else {}
+            scored = _execute(instance, "score_experiment", experiment, experiment.id, tags=tags)
         tell_state(settings, records)
         send(settings, records)
         n_done = records.views.tallies(experiment.id)[experiment.id].n_done
@@ -91,11 +95,16 @@ def _register(instance: dg.DagsterInstance, experiment: ExperimentRow) -> None:
 
 
 def _execute(
-    instance: dg.DagsterInstance, job: str, experiment: ExperimentRow, partition_key: str, ops: dict[str, Any] | None = None
+    instance: dg.DagsterInstance,
+    job: str,
+    experiment: ExperimentRow,
+    partition_key: str,
+    ops: dict[str, Any] | None = None,
+    tags: dict[str, str] | None = None,
 ) -> bool:
     from eval_pipeline.definitions import defs
 
-    tags = {"evals/experiment": experiment.id, "evals/name": experiment.name}
+    tags = {"evals/experiment": experiment.id, "evals/name": experiment.name, **(tags or {})}
     config = {"ops": ops or {}, "loggers": {"console": {"config": {"log_level": "INFO"}}}}
     result = defs.resolve_job_def(job).execute_in_process(
         instance=instance, tags=tags, raise_on_error=False, partition_key=partition_key, run_config=config

@@ -48,8 +48,8 @@ def _worth_asking(verdict: VerdictRow | None) -> bool:
     return verdict is None or (verdict.status != "ok" and verdict.vote + 1 < MAX_TRIES)
 
 
-async def judge_missing(services: Services, experiment: ExperimentRow, *, again: bool = False) -> JudgeReport:
-    """Answer the checks that are open, then ask the judge. again: also what it was asked in vain before."""
+async def judge_missing(services: Services, experiment: ExperimentRow, *, ask: bool = True, again: bool = False) -> JudgeReport:
+    """Answer the checks that are open, then, if wanted, ask the judge. again: also what it was asked in vain before."""
     open_cells = await asyncio.to_thread(unjudged, services.records, experiment)
     if open_cells:
         await services.restore_worlds(experiment, list(open_cells))
@@ -59,5 +59,5 @@ async def judge_missing(services: Services, experiment: ExperimentRow, *, again:
                 for key, kept in open_cells.items()
             )
         )
-    report = await ask_judge(services, experiment, again=again)
+    report = await ask_judge(services, experiment, again=again) if ask else JudgeReport()
     return replace(report, n_cells=max(report.n_cells, len(open_cells)))

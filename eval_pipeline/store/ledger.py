@@ -14,7 +14,7 @@ from eval_pipeline.domain.cell import AttemptResult, CellState, Outcome
 from eval_pipeline.domain.lock import RunLock, ScoreLock
 from eval_pipeline.domain.world import MadeWith
 from eval_pipeline.errors import FenceLost, NotFound
-from eval_pipeline.store import steps
+from eval_pipeline.store import scorings, steps
 from eval_pipeline.store.database import Database, storable
 from eval_pipeline.store.holding import fence_lost, hold, open_attempts, reserve, take
 from eval_pipeline.store.rows import (
@@ -58,9 +58,7 @@ class Ledger:
         """Store the locks and the cells. True when the experiment is new; else its score lock, baseline and budget are updated."""
 
         def work(c: sa.Connection) -> bool:
-            c.execute(
-                insert(score_locks).values(digest=score.digest, lock=score.model_dump(mode="json")).on_conflict_do_nothing()
-            )
+            scorings.keep(c, score)
             presentation = {"score_digest": score.digest, "repo": repo, "baseline": baseline, "budget_usd": budget_usd}
             keys = run.cell_keys()
             row = {
@@ -76,7 +74,9 @@ class Ledger:
             if created is None:
                 change = {**presentation, "cancel_requested_at": None, "archived_at": None, "ran_at": sa.func.now()}
                 c.execute(sa.update(experiments).where(experiments.c.id == run.experiment_id).values(change))
+                scorings.note(c, run.experiment_id, score.digest)
                 return False
+            scorings.note(c, run.experiment_id, score.digest)
             rows = [
                 {"key": str(key), "experiment_id": run.experiment_id, "ordinal": ordinal, "cell_digest": run.cell_digest(key)}
                 for ordinal, key in enumerate(keys)
@@ -282,12 +282,16 @@ class Ledger:
         self._run(lambda c: c.execute(change))
 
     def discard(self, keys: Sequence[str], reason: str) -> int:
-        """Open done cells again; the attempt that counted is kept and marked. Returns how many were opened."""
+        """Open done cells again; the attempt that counted is kept and marked. Returns how many were opened.
+
+        One that was adopted goes on to count where it was made.
+        """
 
         def work(c: sa.Connection) -> int:
             done = sa.and_(cells.c.key.in_(keys), cells.c.state == CellState.DONE)
             counted = [row.attempt_id for row in c.execute(sa.select(cells.c.attempt_id).where(done).with_for_update())]
-            c.execute(sa.update(attempts).where(attempts.c.id.in_(counted)).values(discarded=storable(reason)))
+            own = sa.and_(attempts.c.id.in_(counted), attempts.c.cell_key.in_(keys))
+            c.execute(sa.update(attempts).where(own).values(discarded=storable(reason)))
             reset = {"state": CellState.OPEN, "outcome": None, "attempt_id": None, "logged_attempt_id": None, "engine_id": None}
             c.execute(sa.update(cells).where(done).values(**reset, fence=cells.c.fence + 1))
             return len(counted)

@@ -13,6 +13,8 @@ from eval_pipeline.store.leases import Leases
 from eval_pipeline.store.ledger import Ledger
 from eval_pipeline.store.liveness import end_dead_engines
 from eval_pipeline.store.postgres import embedded_server, restart_if_down
+from eval_pipeline.store.reuse import Reuse
+from eval_pipeline.store.scorings import Scorings
 from eval_pipeline.store.verdicts import Verdicts
 from eval_pipeline.store.views import Views
 
@@ -28,6 +30,14 @@ class Records:
     @property
     def judge_calls(self) -> JudgeCalls:
         return JudgeCalls(self.database)
+
+    @property
+    def reuse(self) -> Reuse:
+        return Reuse(self.database)
+
+    @property
+    def scorings(self) -> Scorings:
+        return Scorings(self.database)
 
 
 @contextmanager

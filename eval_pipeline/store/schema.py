@@ -114,6 +114,16 @@ experiments = sa.Table(
     sa.Index("ix_experiments_source", "name", "source_digest"),
 )
 
+scorings = sa.Table(
+    "scorings",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+    sa.Column("experiment_id", sa.Text, sa.ForeignKey(experiments.c.id), nullable=False),
+    sa.Column("score_digest", sa.Text, sa.ForeignKey(score_locks.c.digest), nullable=False),
+    _now("created_at"),
+    sa.Index("ix_scorings_experiment", "experiment_id", "id"),
+)
+
 cells = sa.Table(
     "cells",
     metadata,

@@ -43,7 +43,10 @@ class AttemptView:
 
 @dataclass(frozen=True, kw_only=True)
 class CellView:
-    """counted: the attempt that counts, None while there is none."""
+    """counted: the attempt that counts, None while there is none. adopted_from: the cell that made it, when it was another one.
+
+    attempts: the cell's own.
+    """
 
     key: str
     ordinal: int
@@ -54,18 +57,22 @@ class CellView:
     updated_at: datetime
     counted: AttemptView | None
     attempts: list[AttemptView] = field(default_factory=list[AttemptView])
+    adopted_from: str | None = None
+
+    @property
+    def _kept(self) -> list[AttemptView]:
+        own = [attempt for attempt in self.attempts if attempt.discarded is None]
+        return own if self.adopted_from is None or self.counted is None else [*own, self.counted]
 
     @property
     def unsafe(self) -> bool:
         """Whether an attempt that was not discarded ran without isolation, by the user's permission."""
-        kept = [attempt for attempt in self.attempts if attempt.discarded is None]
-        return any(attempt.evidence.get("isolation", {}).get("level") == "unsafe" for attempt in kept)
+        return any(attempt.evidence.get("isolation", {}).get("level") == "unsafe" for attempt in self._kept)
 
     @property
     def open_egress(self) -> str | None:
         """What did not hold of the list of hosts that an attempt's agent might reach; None when it held."""
-        kept = [attempt for attempt in self.attempts if attempt.discarded is None]
-        return next(filter(None, (attempt.evidence.get("open_egress") for attempt in kept)), None)
+        return next(filter(None, (attempt.evidence.get("open_egress") for attempt in self._kept)), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +149,10 @@ class Views:
         query = sa.select(attempts).join(cells, cells.c.key == attempts.c.cell_key).where(chosen).order_by(attempts.c.number)
         for row in self._all(query):
             found.setdefault(row.cell_key, []).append(_attempt(row))
-        return [_cell(row, found.get(row.key, [])) for row in self._all(sa.select(cells).where(chosen).order_by(cells.c.ordinal))]
+        foreign = sa.select(attempts, cells.c.key.label("adopter")).join(cells, cells.c.attempt_id == attempts.c.id)
+        adopted = {row.adopter: row for row in self._all(foreign.where(chosen, attempts.c.cell_key != cells.c.key))}
+        rows = self._all(sa.select(cells).where(chosen).order_by(cells.c.ordinal))
+        return [_cell(row, found.get(row.key, []), adopted.get(row.key)) for row in rows]
 
     def tallies(self, experiment: str | None = None) -> dict[str, Tally]:
         """By experiment id; of one experiment, or of all."""
@@ -282,8 +292,8 @@ def _attempt(row: Any) -> AttemptView:
     )
 
 
-def _cell(row: Any, tried: list[AttemptView]) -> CellView:
-    counted = next((attempt for attempt in tried if attempt.id == row.attempt_id), None)
+def _cell(row: Any, tried: list[AttemptView], adopted: Any) -> CellView:
+    own = next((attempt for attempt in tried if attempt.id == row.attempt_id), None)
     return CellView(
         key=row.key,
         ordinal=row.ordinal,
@@ -292,6 +302,7 @@ def _cell(row: Any, tried: list[AttemptView]) -> CellView:
         engine_id=row.engine_id,
         logged=row.attempt_id is not None and row.logged_attempt_id == row.attempt_id,
         updated_at=row.updated_at,
-        counted=counted,
+        counted=own if adopted is None else _attempt(adopted),
         attempts=tried,
+        adopted_from=None if adopted is None else adopted.cell_key,
     )
