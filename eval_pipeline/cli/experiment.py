@@ -18,6 +18,7 @@ from eval_pipeline.settings import Settings
 if TYPE_CHECKING:
     from eval_pipeline.analysis.tables import ScoredCell
     from eval_pipeline.runner.estimate import SandboxEstimate
+    from eval_pipeline.runner.planning import JudgeEstimate
 
 
 @click.group()
@@ -35,9 +36,10 @@ command.add_command(status)
 @command.command("plan")
 @click.argument("file")
 @click.option("--fresh", is_flag=True, help="Plan a new experiment even when an older one of this file could be resumed.")
+@click.option("--reuse/--no-reuse", default=True, help="Whether results of other experiments count for equal cells.")
 @json_option
 @with_settings
-def plan_command(settings: Settings, file: str, fresh: bool, as_json: bool) -> None:
+def plan_command(settings: Settings, file: str, fresh: bool, reuse: bool, as_json: bool) -> None:
     """What `run` would do: cells, what is done already, limits, notes. Spends nothing."""
     from eval_pipeline.runner.planning import plan
     from eval_pipeline.runner.rates import current_rates
@@ -47,7 +49,7 @@ def plan_command(settings: Settings, file: str, fresh: bool, as_json: bool) -> N
     locked = lock_file(settings, file)
     with open_records(settings) as records:
         rates = asyncio.run(current_rates(settings, locked.run.backend))
-        planned = plan(locked, records, Secrets(settings, records), fresh=fresh, rates=rates)
+        planned = plan(locked, records, Secrets(settings, records), fresh=fresh, reuse=reuse, rates=rates)
     data = {
         "experiment": planned.run.experiment_id,
         "resumes": planned.resumes is not None,
@@ -56,8 +58,11 @@ def plan_command(settings: Settings, file: str, fresh: bool, as_json: bool) -> N
         "arms": [{"arm": arm.name, "commit": arm.commit, "tree": arm.tree, "config": arm.config} for arm in planned.run.arms],
         "trials": planned.run.trials,
         "n_cells": planned.n_cells,
-        "n_reused": planned.n_done,
-        "n_new": planned.n_cells - planned.n_done,
+        "n_reused": planned.n_done + len(planned.adopted),
+        "n_done": planned.n_done,
+        "adopted": planned.adopted,
+        "n_new": planned.n_cells - planned.n_done - len(planned.adopted),
+        "judge": asdict(planned.judge),
         "n_judge_criteria": planned.n_judge_criteria,
         "max_cost_usd": planned.max_cost_usd,
         "sandboxes": asdict(planned.sandboxes),
@@ -69,17 +74,30 @@ def plan_command(settings: Settings, file: str, fresh: bool, as_json: bool) -> N
         verb = "resumes" if planned.resumes else "new"
         n_cases, n_arms = len(planned.run.cases), len(planned.run.arms)
         click.echo(f"{planned.run.experiment_id} ({verb}): {n_cases} cases x {n_arms} arms x {planned.run.trials} trials")
-        click.echo(f"{planned.n_cells} cells: {data['n_new']} to run, {planned.n_done} done already")
+        click.echo(f"{planned.n_cells} cells: {data['n_new']} to run, {planned.n_done} done already{_adopted(planned.adopted)}")
         for arm in planned.run.arms:
             click.echo(f"  arm {arm.name}: {arm.ref} = {(arm.commit or arm.tree)[:12]}{_settings(arm.config)}")
         click.echo(
             f"models cost at most {shown(planned.max_cost_usd)} USD by the cases' limits; budget {shown(data['budget_usd'])} USD"
         )
         click.echo(_sandboxes_line(planned.sandboxes, data["n_new"]))
+        if planned.judge.n_calls:
+            click.echo(_judge_line(planned.judge))
         for line in [*planned.moved, *planned.notes]:
             click.echo(f"note: {line}")
 
     emit(data, as_json, people)
+
+
+def _adopted(adopted: Mapping[str, str]) -> str:
+    sources = sorted({key.partition("/")[0] for key in adopted.values()})
+    return f", {len(adopted)} adopted from equal cells of {', '.join(sources)}" if adopted else ""
+
+
+def _judge_line(guess: JudgeEstimate) -> str:
+    if guess.cost_usd is None:
+        return f"judge: at most {guess.n_calls} calls; what they cost is not known yet"
+    return f"judge: at most {guess.n_calls} calls, {guess.cost_usd:.4f} USD by the mean of {guess.n_measured} earlier ones"
 
 
 def _sandboxes_line(guess: SandboxEstimate, n_cells: int) -> str:
@@ -150,7 +168,7 @@ def cells(settings: Settings, name: str, states: tuple[str, ...], arm: str | Non
             _money(c.cost_usd),
             _money(c.sandbox_cost_usd),
             c.latency_s,
-            len(c.view.attempts),
+            len(c.view.attempts) if c.view.adopted_from is None else "adopted",
             _first_line(c.error),
         ]
         for c in chosen
@@ -183,6 +201,7 @@ def _cell_row(cell: ScoredCell) -> dict[str, Any]:
         "sandbox_spent_usd": cell.sandbox_spent_usd,
         "sandbox_spent_s": cell.sandbox_spent_s,
         "latency_s": cell.latency_s,
+        "adopted_from": cell.view.adopted_from,
         "attempts": [
             {
                 "attempt": attempt.number,

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 @click.option(
     "--fresh", is_flag=True, help="When a ref has moved since, start a new experiment instead of resuming the locked one."
 )
+@click.option("--reuse/--no-reuse", default=True, help="Whether results of other experiments count for equal cells.")
 @json_option
 @with_settings
 @starts_sandboxes
-def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fresh: bool, as_json: bool) -> int:
+def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fresh: bool, reuse: bool, as_json: bool) -> int:
     """Lock the file and run what is not done yet. The same file again resumes."""
     from eval_pipeline.cli.launch import launch, require_isolation
     from eval_pipeline.runner.planning import commit, plan
@@ -40,7 +41,7 @@ def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fres
     if locked.run.backend == "local":
         require_isolation(settings)
     with open_records(settings) as records:
-        planned = plan(locked, records, Secrets(settings, records), fresh=fresh)
+        planned = plan(locked, records, Secrets(settings, records), fresh=fresh, reuse=reuse)
         experiment = commit(locked, planned, records)
         for line in planned.moved:
             note(f"{line}: resuming the locked one; --fresh starts a new experiment of {len(locked.run.cell_keys())} cells")
@@ -53,6 +54,8 @@ def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fres
             )
         if planned.resumes is not None:
             note(f"resuming {experiment.id}: {planned.n_done} of {planned.n_cells} cells are done already")
+        if planned.adopted:
+            note(f"{len(planned.adopted)} cells take the results of equal cells of other experiments; --no-reuse runs them")
         rescored = planned.resumes is not None and planned.resumes.score.digest != locked.score.digest
         if rescored:
             note("the rubric, the policy or a price has changed: its cells are judged again, none is run again")

@@ -13,6 +13,7 @@ from eval_pipeline.domain.lock import RunLock
 from eval_pipeline.errors import SpecError
 from eval_pipeline.runner.estimate import SandboxEstimate, estimate
 from eval_pipeline.sandbox import modal_plan
+from eval_pipeline.scoring.judge_votes import judge_version
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.scoring.sandbox_prices import SandboxRates
 from eval_pipeline.specs import git
@@ -25,10 +26,20 @@ MAX_CELLS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
+class JudgeEstimate:
+    """n_calls: at most. cost_usd: of so many, by the mean of `n_measured` earlier calls of this judge; None: it has made none."""
+
+    n_calls: int = 0
+    cost_usd: float | None = None
+    n_measured: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """run: the lock that would run: the file's own, or the one it resumes. moved: what its refs did since, in words.
 
-    n_done: cells that have a valid result already. n_judge_criteria: criteria of the chosen cases that need a judge.
+    n_done: cells that have a valid result already. adopted: cells that would take the result of another experiment's equal cell, by key.
+    n_judge_criteria: criteria of the chosen cases that need a judge.
     max_cost_usd: what the open cells may cost by their own limits, for models; None when one has none.
     """
 
@@ -37,15 +48,19 @@ class Plan:
     moved: list[str]
     n_cells: int
     n_done: int
+    adopted: dict[str, str]
     n_judge_criteria: int
+    judge: JudgeEstimate
     n_cases_with_judge: int
     max_cost_usd: float | None
     sandboxes: SandboxEstimate
     notes: list[str]
 
 
-def plan(locked: Locked, records: Records, secrets: Secrets, *, fresh: bool, rates: SandboxRates | None = None) -> Plan:
-    """rates: of the sandboxes; None: they are not known. Raises SpecError for what would make the run useless."""
+def plan(
+    locked: Locked, records: Records, secrets: Secrets, *, fresh: bool, reuse: bool = True, rates: SandboxRates | None = None
+) -> Plan:
+    """reuse: results of other experiments. rates: of the sandboxes; None: they are not known. Raises SpecError for what would make the run useless."""
     for arm in locked.run.arms:
         secrets.require(arm)
     n_cells = len(locked.run.cell_keys())
@@ -56,7 +71,8 @@ def plan(locked: Locked, records: Records, secrets: Secrets, *, fresh: bool, rat
     resumes = same or moved_from
     run = resumes.run if resumes else locked.run
     done = set(records.views.keys(resumes.id, [CellState.DONE])) if resumes else set[str]()
-    open_cells = [key for key in run.cell_keys() if str(key) not in done]
+    adopted = _adopted(run, records) if reuse else {}
+    open_cells = [key for key in run.cell_keys() if str(key) not in done and str(key) not in adopted]
     judged = [case for case in locked.score.cases.values() if any(criterion.judge for criterion in case.rubric.criteria)]
     return Plan(
         run=run,
@@ -64,6 +80,8 @@ def plan(locked: Locked, records: Records, secrets: Secrets, *, fresh: bool, rat
         moved=_moves(locked, moved_from) if moved_from else [],
         n_cells=n_cells,
         n_done=len(done),
+        adopted=adopted,
+        judge=_judge_estimate(locked, run, records),
         n_judge_criteria=sum(criterion.judge for case in judged for criterion in case.rubric.criteria),
         n_cases_with_judge=len(judged),
         max_cost_usd=_max_cost(run, open_cells),
@@ -72,8 +90,25 @@ def plan(locked: Locked, records: Records, secrets: Secrets, *, fresh: bool, rat
     )
 
 
+def _adopted(run: RunLock, records: Records) -> dict[str, str]:
+    return records.reuse.planned(run.experiment_id, {str(key): run.cell_digest(key) for key in run.cell_keys()})
+
+
+def _judge_estimate(locked: Locked, run: RunLock, records: Records) -> JudgeEstimate:
+    """Of all cells: what is known already is not asked again, which makes it less."""
+    judge = locked.score.judge
+    if judge is None:
+        return JudgeEstimate()
+    counts = {name: sum(one.judge for one in case.rubric.criteria) for name, case in locked.score.cases.items()}
+    n_calls = sum(counts[key.case_name] for key in run.cell_keys()) * judge.votes
+    mean = records.judge_calls.mean_cost_usd(judge_version(judge))
+    if mean is None or not n_calls:
+        return JudgeEstimate(n_calls=n_calls)
+    return JudgeEstimate(n_calls=n_calls, cost_usd=float(mean[0] * n_calls), n_measured=mean[1])
+
+
 def commit(locked: Locked, planned: Plan, records: Records) -> ExperimentRow:
-    """Write the plan into the ledger; idempotent."""
+    """Write the plan into the ledger; idempotent. Cells take the results that the plan found."""
     budget = locked.spec.budget
     records.ledger.create_experiment(
         planned.run,
@@ -82,6 +117,8 @@ def commit(locked: Locked, planned: Plan, records: Records) -> ExperimentRow:
         baseline=locked.spec.baseline,
         budget_usd=None if budget is None else Decimal(str(budget.cost_usd)),
     )
+    if planned.adopted:
+        records.reuse.adopt(planned.run.experiment_id)
     return records.ledger.experiment(planned.run.experiment_id)
 
 

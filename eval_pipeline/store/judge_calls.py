@@ -133,6 +133,15 @@ class JudgeCalls:
 
     # ---- what was spent
 
+    def mean_cost_usd(self, judge_version: str) -> tuple[Decimal, int] | None:
+        """Of this judge's calls whose cost is known, with their number; None without any."""
+        known = (
+            (judge_calls.c.judge_version == judge_version) & judge_calls.c.cost_usd.is_not(None) & (judge_calls.c.status == "ok")
+        )
+        query = sa.select(sa.func.avg(judge_calls.c.cost_usd), sa.func.count()).where(known)
+        mean, n = self._database.run(lambda c: c.execute(query).one())
+        return None if mean is None else (mean, n)
+
     def spend(self, experiment: str, judge_version: str | None = None) -> dict[str, JudgeSpend]:
         """By cell. judge_version: only of this judge; None: of all."""
         mine = judge_calls.c.experiment_id == experiment

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import yaml
 
@@ -80,7 +81,15 @@ class Project:
 
     def experiment(self, name: str, **more: Any) -> Path:
         self.write("datasets/all.yaml", {"name": "all", "cases": ["*"]})
-        spec = {"name": name, "dataset": "all", "app": "tiny", "arms": [{"name": "a", "ref": "main"}], **more}
+        # A seed of its own: no experiment takes the results of another one by chance
+        spec = {
+            "name": name,
+            "dataset": "all",
+            "app": "tiny",
+            "arms": [{"name": "a", "ref": "main"}],
+            "seed": crc32(name.encode()),
+        }
+        spec |= more
         return self.write(f"experiments/{name}.yaml", spec)
 
     def evals(self, *args: str, check: bool = True, timeout_s: float = 120) -> Any:
