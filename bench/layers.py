@@ -22,6 +22,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import sqlalchemy as sa
 import yaml
@@ -149,6 +150,7 @@ class Repo:
                 "dataset": "all",
                 "app": "bench",
                 "trials": trials,
+                "seed": crc32(name.encode()),  # no result of another experiment is taken
                 "arms": [{"name": f"a{n}", "ref": ref} for n, ref in enumerate(refs)],
             },
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from support.project import Project
@@ -29,7 +30,8 @@ def desk(project: Project) -> Project:
 
 def experiment(project: Project, name: str, cases: list[str]) -> None:
     project.write("datasets/some.yaml", {"name": "some", "cases": cases})
-    project.write(f"experiments/{name}.yaml", {"name": name, "dataset": "some", "app": "matter-desk", "arms": [ARM]})
+    spec = {"name": name, "dataset": "some", "app": "matter-desk", "arms": [ARM], "seed": crc32(name.encode())}
+    project.write(f"experiments/{name}.yaml", spec)
 
 
 def replace_in_world(project: Project, world: str, old: str, new: str) -> int:
