@@ -38,7 +38,7 @@ def test_results_are_scored_again_and_no_agent_runs(project: Project, judge: Loo
     for name in ("a", "b"):
         project.case(name, criteria=[LEASE, FUEL])
     spec = {"model": "openai:first", "base_url": judge.url}
-    project.experiment("again", judge=spec, budget={"cost_usd": 5})
+    project.experiment("again", judge=spec, budget={"cost_usd": 5}, limits={"cost_usd": 0.01})
     project.run("again")
     before = runs(project, "again")
     assert len({mark for mark, _ in before.values()}) == 2 and scores(project, "again") == [0.5, 0.5]
@@ -83,7 +83,7 @@ def test_a_budget_without_room_stops_the_judge_alone(project: Project, judge: Lo
     project.agent(MARKED)
     project.case("a", criteria=[LEASE])
     project.write("prices.yaml", [price("openai", "dear")])
-    spec: dict[str, Any] = {"judge": {"model": "openai:dear", "base_url": judge.url}}
+    spec: dict[str, Any] = {"judge": {"model": "openai:dear", "base_url": judge.url}, "limits": {"cost_usd": 0.0005}}
     project.experiment("poor", **spec, budget={"cost_usd": 0.001})
     project.run("poor")
     told = project.evals("score", "poor", check=False)

@@ -27,7 +27,7 @@ def test_only_what_is_new_runs(project: Project) -> None:
 
     project.case("c")
     arms = [{"name": "a", "ref": "main"}, {"name": "b", "ref": "main", "config": {"k": 1}}]
-    project.experiment("second", seed=7, arms=arms, trials=2, budget={"cost_usd": 1})
+    project.experiment("second", seed=7, arms=arms, trials=2)
     plan = project.evals("experiment", "plan", "second")
     assert (plan["n_cells"], plan["n_reused"], plan["n_new"]) == (12, 2, 10)
     assert sorted(plan["adopted"].values()) == sorted(cell["cell"] for cell in first.values())
