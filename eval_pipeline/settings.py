@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast
+from urllib.parse import urlsplit
 
 from eval_pipeline.errors import SpecError
 
@@ -63,6 +64,7 @@ class Settings:
     persist_memory_mib: what a process that reads an output may have.
     secrets_path: the file of secrets; None means `state_dir/secrets.env`.
     webhook_url: where notices go; a secret. None: nobody is told.
+    openai_base_url, anthropic_base_url: where the model gateway sends calls, with the real keys.
     unsafe_no_isolation: sandboxes may run without a user namespace where none can be made. A permission, not a preference.
     """
 
@@ -78,6 +80,8 @@ class Settings:
     modal: ModalSettings = ModalSettings()
     retention: RetentionSettings = RetentionSettings()
     judge: JudgeSettings = JudgeSettings()
+    openai_base_url: str = "https://api.openai.com/v1"
+    anthropic_base_url: str = "https://api.anthropic.com"
 
     @property
     def dagster_home(self) -> Path:
@@ -110,8 +114,8 @@ def _project_root(start: Path) -> Path:
 
 def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
     """Read EVALS_STATE_DIR, EVALS_WORLDS_DIR, EVALS_POSTGRES_URL, EVALS_ARTIFACTS_URL, EVALS_SECRETS_FILE,
-    EVALS_UNSAFE_NO_ISOLATION, EVALS_PERSIST, EVALS_PERSIST_MEMORY_MIB, EVALS_WEBHOOK_URL, EVALS_ARCHIVE_*, EVALS_JUDGE_TIMEOUT_S
-    and EVALS_MODAL_*.
+    EVALS_UNSAFE_NO_ISOLATION, EVALS_PERSIST, EVALS_PERSIST_MEMORY_MIB, EVALS_WEBHOOK_URL, EVALS_ARCHIVE_*, EVALS_JUDGE_TIMEOUT_S,
+    EVALS_OPENAI_BASE_URL, EVALS_ANTHROPIC_BASE_URL and EVALS_MODAL_*.
 
     Paths default to `.evals` and `worlds_src` in the nearest folder above `cwd` that holds a `worlds_src`.
     EVALS_POSTGRES_EMBEDDED=1 marks the URL as our own embedded server's, exported for Dagster's sake (`dagster_environment`).
@@ -136,6 +140,8 @@ def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = N
             delete_after_days=_count(env, "EVALS_ARCHIVE_DELETE_DAYS", 0) if env.get("EVALS_ARCHIVE_DELETE_DAYS") else None,
         ),
         judge=JudgeSettings(timeout_s=_positive(env, "EVALS_JUDGE_TIMEOUT_S", "120", "a number of seconds")),
+        openai_base_url=_base_url(env, "EVALS_OPENAI_BASE_URL", Settings.openai_base_url),
+        anthropic_base_url=_base_url(env, "EVALS_ANTHROPIC_BASE_URL", Settings.anthropic_base_url),
     )
 
 
@@ -185,6 +191,14 @@ def _count(env: Mapping[str, str], name: str, default: int) -> int:
     if not value.isdecimal():
         raise SpecError(f"{name} is {value!r}", hint="set it to a whole number")
     return int(value)
+
+
+def _base_url(env: Mapping[str, str], name: str, default: str) -> str:
+    url = (env.get(name) or default).rstrip("/")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or not url.isprintable():
+        raise SpecError(f"{name} is {url!r}", hint=f"write an address like {default}, without credentials in it")
+    return url
 
 
 def _webhook(url: str | None) -> str | None:

@@ -79,6 +79,11 @@ class ScoredCell:
     view: CellView
 
     @property
+    def usage_source(self) -> str | None:
+        """Who says what the counted attempt used: `measured` by the model gateway, or `self-reported` by the agent."""
+        return self.counted.usage_source if self.counted else None
+
+    @property
     def valid(self) -> bool:
         return self.counted is not None
 
@@ -203,8 +208,8 @@ def _groups(status: str, case: ScoredCase, decided: list[CriterionVerdict], poli
 
 
 def _cost(counted: AttemptView | None, usages: list[Usage], prices: PriceBook) -> Decimal | None:
-    """Priced again from the stored usage, so that new prices need no new run."""
-    if counted is None:
+    """Priced again from the stored usage, so that new prices need no new run. With calls of unknown usage it is unknown."""
+    if counted is None or counted.evidence.get("models", {}).get("unmeasured"):
         return None
     return prices.cost(usages, counted.created_at.date()) if usages else counted.cost_usd
 
@@ -238,6 +243,7 @@ def flat_row(cell: ScoredCell) -> dict[str, Any]:
         "n_judge_failed": cell.n_judge_failed,
         "cost_usd": None if cell.cost_usd is None else float(cell.cost_usd),
         "cost_over_usd": None if cell.cost_over_usd is None else float(cell.cost_over_usd),
+        "usage_source": cell.usage_source,
         "sandbox_cost_usd": None if cell.sandbox_cost_usd is None else float(cell.sandbox_cost_usd),
         "sandbox_s": cell.sandbox_s,
         "sandbox_spent_usd": float(cell.sandbox_spent_usd),

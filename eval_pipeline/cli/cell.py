@@ -54,6 +54,7 @@ def show(settings: Settings, key: str, as_json: bool) -> None:
         "latency_s": cell.latency_s,
         "usage": [usage.model_dump() for usage in cell.usages],
         "groups": cell.groups,
+        "usage_source": cell.usage_source,
         "criteria": [row.__dict__ for row in cell.criteria],
         "error": cell.error,
         "world_diff": _compared(cell),
@@ -75,7 +76,7 @@ def _show_people(cell: ScoredCell, answer: str | None, judged: JudgeSpend | None
     cost = None if cell.cost_usd is None else f"{cell.cost_usd:.6f}"
     click.echo(f"{cell.key}\n{cell.state}, {cell.view.outcome or 'no outcome yet'}; score {shown(cell.score)}", nl=False)
     click.echo(f" (between {shown(cell.lower)} and {shown(cell.upper)})" if cell.score is None else "", nl=False)
-    click.echo(f", {shown(cost)} USD, {shown(cell.latency_s)} s")
+    click.echo(f", {shown(cost)} USD ({cell.usage_source or 'no usage'}), {shown(cell.latency_s)} s")
     click.echo(_sandbox_line(cell))
     if cell.cost_over_usd:
         click.echo(f"{cell.cost_over_usd:.6f} USD above its limit")

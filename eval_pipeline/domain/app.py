@@ -112,6 +112,23 @@ class Resources(Spec):
     disk_mib: Annotated[int, Field(ge=16)] = 1024
 
 
+class ModelsSpec(Spec):
+    """gateway: the agent's calls go through the host's model gateway, which measures them and keeps the real keys.
+
+    openai, anthropic: the names of the keys, as `secrets.agent` declares them; one that is not among these is not served.
+    """
+
+    gateway: bool = False
+    openai: SecretName = "OPENAI_API_KEY"
+    anthropic: SecretName = "ANTHROPIC_API_KEY"
+
+    @model_validator(mode="after")
+    def _two_keys(self) -> Self:
+        if self.openai == self.anthropic:
+            raise ValueError(f"{self.openai} can't be the key of two providers")
+        return self
+
+
 class AppManifest(Grown):
     """Commands run in the app's folder.
 
@@ -121,7 +138,7 @@ class AppManifest(Grown):
     schema_version: of the records and permissions that `dump` writes. restores: the versions that `restore` can load; None: any.
     """
 
-    _LATER = ("build_egress", "reset", "services", "dump", "schema_version", "restores")
+    _LATER = ("build_egress", "reset", "services", "dump", "schema_version", "restores", "models")
 
     name: Slug
     image: ImageSpec
@@ -137,6 +154,20 @@ class AppManifest(Grown):
     secrets: SecretNames = SecretNames()
     egress: tuple[Endpoint, ...] = ()
     resources: Resources = Resources()
+    models: ModelsSpec = ModelsSpec()
+
+    @model_validator(mode="after")
+    def _has_a_key(self) -> Self:
+        if self.models.gateway and not self.model_keys:
+            names = f"{self.models.openai} or {self.models.anthropic}"
+            raise ValueError(f"`models.gateway` needs a key among `secrets.agent`: {names}, or a name that `models` gives")
+        return self
+
+    @property
+    def model_keys(self) -> dict[str, str]:
+        """The providers that the model gateway serves, each with its key's name; none without the gateway."""
+        named = {"openai": self.models.openai, "anthropic": self.models.anthropic}
+        return {one: name for one, name in named.items() if self.models.gateway and name in self.secrets.agent}
 
     @property
     def compose(self) -> str | None:

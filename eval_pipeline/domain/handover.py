@@ -8,6 +8,22 @@ from typing import Any
 
 from eval_pipeline.domain.base import Spec
 from eval_pipeline.domain.outcome import ServiceEnd, Stop
+from eval_pipeline.domain.usage import Usage
+
+
+class Measured(Spec):
+    """What the model gateway saw. usages: one sum a model. unmeasured: calls of which it doesn't know all that they used.
+
+    retried: tries that were cured or not. faults: what was not, in words, the first few. stop: the limit that refused a call.
+    """
+
+    usages: Sequence[Usage]
+    calls: int
+    unmeasured: int
+    retried: int
+    n_faults: int
+    faults: Sequence[str]
+    stop: Stop | None
 
 
 class Handover(Spec):
@@ -15,6 +31,7 @@ class Handover(Spec):
 
     bundle: the digest of its output in the store, with `facts` of its collection; None: it still lies in the sandbox.
     state_before: the artifact to compare the state with; None: none is. day: whose prices hold. evidence: for the attempt's record.
+    measured: None where no model gateway stood between.
     """
 
     exit_code: int | None
@@ -28,3 +45,4 @@ class Handover(Spec):
     evidence: dict[str, Any]
     bundle: str | None = None
     facts: dict[str, Any] = {}
+    measured: Measured | None = None

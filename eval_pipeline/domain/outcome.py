@@ -87,9 +87,11 @@ def decide(
     platform_faults: Sequence[str],
     limits_hit: Sequence[str] = (),
     service: ServiceEnd | None = None,
+    provider_faults: Sequence[str] = (),
 ) -> Decision:
     """platform_faults: what our own proxy saw fail during the attempt. They excuse an agent's error, never a success.
 
+    provider_faults: likewise, of the providers of models that our own gateway asked, and asked again.
     limits_hit: the sandbox's own limits that the agent ran into, in words; such an error is nobody else's.
     exit_code None: the agent destroyed the record of its own exit, or its sandbox ended at such a limit.
     service: the first of the app's services that ended meanwhile. One that was ended from outside excuses what follows, also a time
@@ -115,4 +117,6 @@ def decide(
         return Decision(outcome=Outcome.AGENT_ERROR, error=f"a service failed: {service.said}; {error}", error_class="service")
     if platform_faults:
         return Decision(outcome=Outcome.INFRA_FAILURE, error="; ".join([*platform_faults, error]))
+    if provider_faults:
+        return Decision(outcome=Outcome.INFRA_FAILURE, error="; ".join([*provider_faults, error]), error_class="provider")
     return Decision(outcome=Outcome.AGENT_ERROR, error=error, error_class=result.error_class)

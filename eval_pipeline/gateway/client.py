@@ -20,6 +20,7 @@ from typing import Any
 from eval_pipeline.errors import SandboxError
 from eval_pipeline.gateway.addresses import parse_endpoint
 from eval_pipeline.gateway.evidence import EgressEvent, Outage, Verdict, read_counts, read_events, read_outages
+from eval_pipeline.gateway.model_log import ModelLog
 from eval_pipeline.gateway.paths import Paths
 
 START_TIMEOUT_S = 20.0
@@ -63,6 +64,7 @@ class Gateway:
         registered = self.paths.registration_of(name)
         if registered.exists() and _ask(self.paths, {"verb": "release", "name": name}) is None:
             registered.unlink(missing_ok=True)
+            self.paths.model_access_of(name).unlink(missing_ok=True)
 
     def _call(self, request: dict[str, Any]) -> dict[str, Any]:
         reply = _ask(self.paths, request)
@@ -74,6 +76,10 @@ class Gateway:
         if "error" in reply:
             raise SandboxError(reply["error"])
         return reply
+
+    def model_log(self, name: str) -> ModelLog:
+        """What the sandbox asked of models. Kept after `release`."""
+        return ModelLog(self.paths.model_log_of(name))
 
     def pid(self) -> int:
         """Of the running process; started when there is none."""

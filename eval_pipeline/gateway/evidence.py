@@ -153,7 +153,7 @@ def read_outages(folder: Path, running: bool) -> list[Outage]:
 def purge(folder: Path) -> None:
     """Remove evidence that nobody touched for KEPT_S."""
     oldest = datetime.now(UTC).timestamp() - KEPT_S
-    for path in (folder / "evidence").iterdir():
+    for path in [*(folder / "evidence").iterdir(), *(folder / "models").glob("*.jsonl")]:
         if path.stat().st_mtime < oldest:
             path.unlink(missing_ok=True)
 

@@ -29,7 +29,7 @@ class Paths:
     def of(cls, state_dir: Path) -> Paths:
         """Made when absent, for us alone."""
         folder = state_dir.absolute() / "gateway"
-        for path in (folder, folder / "evidence", folder / "registry"):
+        for path in (folder, folder / "evidence", folder / "registry", folder / "models"):
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(0o700)
         return cls(folder)
@@ -55,6 +55,12 @@ class Paths:
 
     def evidence_of(self, name: str) -> Path:
         return self.folder / "evidence" / f"{check_name(name)}.jsonl"
+
+    def model_access_of(self, name: str) -> Path:
+        return self.folder / "models" / f"{check_name(name)}.json"
+
+    def model_log_of(self, name: str) -> Path:
+        return self.folder / "models" / f"{check_name(name)}.jsonl"
 
     @contextmanager
     def short(self) -> Generator[str]:

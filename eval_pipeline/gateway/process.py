@@ -30,6 +30,7 @@ from eval_pipeline.gateway import evidence
 from eval_pipeline.gateway.addresses import Endpoint, parse_endpoint
 from eval_pipeline.gateway.evidence import EgressEvent, EvidenceLog, Verdict
 from eval_pipeline.gateway.listener import PORT, ListenerMaker
+from eval_pipeline.gateway.model_log import MODELS
 from eval_pipeline.gateway.paths import Paths, check_name
 from eval_pipeline.gateway.proxy import Policy, Proxy, Room
 
@@ -68,6 +69,7 @@ class GatewayProcess:
         self._room = Room(_raised_descriptors() // _DESCRIPTORS_A_CONNECTION)
         self._changing = asyncio.Lock()
         self._stand_in: Any = None
+        self._models: Any = None
         self._end = asyncio.Event()
         self._why = "stop"
 
@@ -92,8 +94,8 @@ class GatewayProcess:
         self._paths.socket.unlink(missing_ok=True)
         for name in list(self._served):
             await self._drop(name, forget=False)
-        if self._stand_in is not None:
-            await self._stand_in.close()
+        for server in filter(None, (self._models, self._stand_in)):
+            await server.close()
         evidence.mark(self._paths.folder, self._why)
 
     async def _beat(self) -> None:
@@ -185,6 +187,8 @@ class GatewayProcess:
         served: dict[Endpoint, Endpoint] = {}
         if STAND_IN in allowed:
             served[STAND_IN] = self._stand_in_endpoint()
+        if MODELS in allowed:
+            served[MODELS] = self._models_endpoint()
         return Policy(allowed=allowed, local=frozenset(map(parse_endpoint, registration.local)), served=served)
 
     def _stand_in_endpoint(self) -> Endpoint:
@@ -193,6 +197,14 @@ class GatewayProcess:
 
             self._stand_in = StandInServer()
         return self._stand_in.endpoint
+
+    def _models_endpoint(self) -> Endpoint:
+        if self._models is None:
+            from eval_pipeline.gateway.model_server import ModelServer
+            from eval_pipeline.vault.values import Values
+
+            self._models = ModelServer(self._paths, Values(self._paths.folder.parent), self._stand_in_endpoint)
+        return self._models.endpoint
 
     def _ended(self, name: str) -> None:
         """The sandbox's first process is gone, whoever ended it."""
@@ -206,6 +218,9 @@ class GatewayProcess:
     async def _drop_now(self, name: str, *, forget: bool) -> None:
         if forget:
             self._paths.registration_of(name).unlink(missing_ok=True)
+            self._paths.model_access_of(name).unlink(missing_ok=True)
+            if self._models is not None:
+                self._models.forget(name)
         served = self._served.pop(name, None)
         if served is not None:
             asyncio.get_running_loop().remove_reader(served.pidfd)

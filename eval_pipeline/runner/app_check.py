@@ -22,7 +22,7 @@ from eval_pipeline.errors import BuildError, EvalsError, InfrastructureError
 from eval_pipeline.runner.output import RESULT_MAX_BYTES, parse_result, read_output
 from eval_pipeline.runner.services import Services
 from eval_pipeline.runner.setup import AGENT_ENV, CASE_FILE, case_json
-from eval_pipeline.runner.workbench import CHECK, Subject, furnished, prepared
+from eval_pipeline.runner.workbench import CHECK, Subject, furnished, name_of, prepared
 from eval_pipeline.sandbox.base import OUTPUT_DIR, Phase, Sandbox
 from eval_pipeline.scoring.world_diff import diff_states
 from eval_pipeline.scoring.world_state import bundle_state, files_state
@@ -131,8 +131,11 @@ class AppCheck:
         assert self._layers is not None
         delivered = await asyncio.to_thread(self.services.secrets.for_agent, self.manifest)
         files = {CASE_FILE: self._case_json()}
-        means = PhaseMeans(files=files, env=AGENT_ENV, egress=self.manifest.egress, secrets=delivered.values)
         what = secrets.token_hex(12)
+        models = self.services.backends.models(self.services.backend.name)
+        name = name_of(self.services.installation, CHECK, what)
+        given = await asyncio.to_thread(models.opened, name, self.at.arm.model_copy(update={"config": self.config}), delivered)
+        means = PhaseMeans(files=files, env=AGENT_ENV, egress=given.egress, secrets=given.secrets)
         sandbox = await furnished(self.services, self.at, self._layers, purpose=CHECK, what=what, means=means)
         self._sandboxes.append(sandbox)
         return sandbox

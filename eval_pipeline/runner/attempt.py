@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from eval_pipeline.domain.cell import AttemptResult, Outcome
-from eval_pipeline.domain.handover import Handover
+from eval_pipeline.domain.handover import Handover, Measured
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.outcome import Stop
 from eval_pipeline.domain.usage import Usage
@@ -28,14 +28,17 @@ from eval_pipeline.errors import (
     SandboxLost,
     StoreError,
 )
+from eval_pipeline.gateway.model_log import ModelLog
 from eval_pipeline.runner.app_life import AppLife
-from eval_pipeline.runner.conclude import PAUSES_S, concluded, cost_usd, take_up
+from eval_pipeline.runner.conclude import PAUSES_S, concluded, take_up
 from eval_pipeline.runner.context import CellContext
 from eval_pipeline.runner.doing import waits_for
 from eval_pipeline.runner.held import ENDING, in_words, isolation, refused
 from eval_pipeline.runner.meter import Meter
+from eval_pipeline.runner.models import goes_through_gateway, not_measured
 from eval_pipeline.runner.persist import Kept, Persisted
 from eval_pipeline.runner.setup import AGENT_ENV, Ground, lay_ground, set_up, take_ready
+from eval_pipeline.runner.used import measured, record, spent
 from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.sandbox.base import CommandState, Limit, Phase, Sandbox
 from eval_pipeline.store.handovers import hand_over
@@ -105,6 +108,8 @@ class Attempt:
         held: dict[str, Any] = {"isolation": isolation(self.context.backend)}
         if (weak := modal_plan.open_egress(self.context.backend.name, self.arm.manifest.egress)) is not None:
             held["open_egress"] = weak
+        if (why := not_measured(self.context.backend.name, self.arm.manifest)) is not None:
+            held["models_not_measured"] = why
         if self._sees_egress:
             held |= await asyncio.to_thread(refused, self.context.gateway, self.attempt.sandbox)
         return held
@@ -205,7 +210,7 @@ class Attempt:
     async def _watch(self, sandbox: Sandbox, begun: Begun) -> tuple[CommandState, Stop | None]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + begun.left_s + GRACE_S
-        meter = Meter(self.case.limits, self.context.prices, begun.at)
+        meter = Meter(self.case.limits, self.context.prices, begun.at, self._model_log())
         decided = None if self._stopping is None else Stop(self._stopping.reason)
         pause_s = self.context.backend.poll_s / 50
         while True:
@@ -237,12 +242,22 @@ class Attempt:
             state_before=self._state_before if self._app.dumped else None,
             day=(self._agent_started_at or self.started_at).date(),
             evidence={},
+            measured=await self._measured(),
         )
 
-    def _cost(self, usages: list[Usage]) -> Decimal | None:
-        return cost_usd(
-            self.context.experiment, self.key, self.context.prices, (self._agent_started_at or self.started_at).date(), usages
-        )
+    def _model_log(self) -> ModelLog | None:
+        """None: nothing of the agent's goes through the model gateway."""
+        if not goes_through_gateway(self.context.backend.name, self.arm.manifest):
+            return None
+        return self.context.gateway.model_log(self.attempt.sandbox)
+
+    async def _measured(self) -> Measured | None:
+        found = self._model_log()
+        return None if found is None else await measured(found)
+
+    def _spent(self, seen: Measured | None, claimed: Sequence[Usage]) -> dict[str, Any]:
+        day = (self._agent_started_at or self.started_at).date()
+        return spent(seen, claimed, self.context.prices, day, could_ask=bool(self.arm.manifest.egress))
 
     async def _stop(self, sandbox: Sandbox, decided: Stopping) -> None:
         """Raises FenceLost: what another engine drives is not ours to stop."""
@@ -284,20 +299,19 @@ class Attempt:
         if self.attempt.handover is not None:
             end = self.attempt.handover
             return AttemptResult(outcome=outcome, error=error, bundle=end.bundle, evidence={**end.evidence, **end.facts})
-        if self._kept is not None:  # whoever wants to know more finds all of it in the store
-            return AttemptResult(outcome=outcome, error=error, bundle=self._kept.bundle, evidence=self._kept.facts)
-        left = await self._salvage(Stopping(reason=error, outcome=outcome))
-        if left is None:
-            return AttemptResult(outcome=outcome, error=error)
+        kept = self._kept
+        left = None if kept is not None else await self._salvage(Stopping(reason=error, outcome=outcome))
+        seen = await self._measured()
+        claimed = [] if left is None else left.usages
+        known = {} if left is None and seen is None else self._spent(seen, claimed)
+        bundle = left or kept
+        evidence = left.evidence if left is not None else kept.facts if kept is not None else {}
         return AttemptResult(
             outcome=outcome,
             error=error,
-            bundle=left.bundle,
-            usage=[one.model_dump() for one in left.usages],
-            usage_source="self-reported",
-            cost_usd=self._cost(left.usages),
-            price_version=self.context.prices.version,
-            evidence=left.evidence,
+            bundle=None if bundle is None else bundle.bundle,  # whoever wants to know more finds all of it in the store
+            evidence={**evidence, **record(seen, claimed)},
+            **known,
         )
 
     async def _salvage(self, decided: Stopping) -> Persisted | None:

@@ -15,6 +15,7 @@ from eval_pipeline.environment.package_index import build_egress
 from eval_pipeline.gateway.client import Gateway
 from eval_pipeline.host import host_identity
 from eval_pipeline.runner.doing import waits_for
+from eval_pipeline.runner.models import ModelAccess
 from eval_pipeline.sandbox.base import Backend, SyncedSecret
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.artifacts import ArtifactStore
@@ -110,6 +111,9 @@ class Backends:
             agent_means=lambda manifest: self._agent_means(manifest, backend.name),
         )
 
+    def models(self, backend: str) -> ModelAccess:
+        return ModelAccess(settings=self.settings, gateway=self.gateway, secrets=self.secrets, backend=backend)
+
     def synced(self, backend: str, phase: Phase, versions: Mapping[str, str]) -> SyncedSecret | None:
         """Where the backend's platform holds secrets of just these versions under a name."""
         from eval_pipeline.runner.modal_secrets import synced_secret
@@ -133,4 +137,5 @@ class Backends:
 
     def _agent_means(self, manifest: AppManifest, backend: str) -> PhaseMeans:
         given = self.secrets.for_agent(manifest)
-        return PhaseMeans(egress=manifest.egress, secrets=given.values, synced=self.synced(backend, "agent", given.versions))
+        means = self.models(backend).without(manifest, given)
+        return PhaseMeans(egress=means.egress, secrets=means.secrets, synced=self.synced(backend, "agent", given.versions))

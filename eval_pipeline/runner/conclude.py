@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import date
-from decimal import Decimal
 
 from eval_pipeline.domain.cell import AttemptResult, Outcome
 from eval_pipeline.domain.handover import Handover
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.outcome import decide
-from eval_pipeline.domain.usage import Usage
 from eval_pipeline.errors import OutputUnreadable, SandboxLost, StoreError
 from eval_pipeline.runner.meter import exceeded
 from eval_pipeline.runner.persist import Persisted, Persister
+from eval_pipeline.runner.used import record, spent
 from eval_pipeline.sandbox.base import Sandbox
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.store.ledger import ExperimentRow, OpenAttempt
@@ -23,34 +21,27 @@ PAUSES_S = (1.0, 5.0)
 
 
 def concluded(experiment: ExperimentRow, key: CellKey, prices: PriceBook, end: Handover, left: Persisted) -> AttemptResult:
+    seen, could_ask = end.measured, bool(experiment.run.arm(key.arm).manifest.egress)
+    usages, calls = (left.usages, left.calls) if seen is None else (list(seen.usages), seen.calls)
     limits = experiment.run.case(key.case_name).limits
     decision = decide(
         left.result,
         exit_code=end.exit_code,
-        stop=end.stop or exceeded(limits, prices, left.usages, left.calls, end.day),
+        stop=end.stop or (seen and seen.stop) or exceeded(limits, prices, usages, calls, end.day),
         platform_faults=end.faults,
         limits_hit=end.limits,
         service=end.service,
+        provider_faults=[] if seen is None else seen.faults,
     )
     return AttemptResult(
         outcome=decision.outcome,
         error=decision.error,
         error_class=decision.error_class,
         bundle=left.bundle,
-        usage=[usage.model_dump() for usage in left.usages],
-        usage_source="self-reported",
-        cost_usd=cost_usd(experiment, key, prices, end.day, left.usages),
-        price_version=prices.version,
         latency_s=end.elapsed_s,
-        evidence={**end.evidence, **left.evidence},
+        evidence={**end.evidence, **left.evidence, **record(seen, left.usages)},
+        **spent(seen, left.usages, prices, end.day, could_ask=could_ask),
     )
-
-
-def cost_usd(experiment: ExperimentRow, key: CellKey, prices: PriceBook, day: date, usages: list[Usage]) -> Decimal | None:
-    """Of an agent that reports no usage: nothing if it could reach nobody, else unknown."""
-    if not usages:
-        return None if experiment.run.arm(key.arm).manifest.egress else Decimal(0)
-    return prices.cost(usages, day)
 
 
 async def take_up(

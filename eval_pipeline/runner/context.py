@@ -14,6 +14,7 @@ from eval_pipeline.environment.layers import Layers
 from eval_pipeline.errors import Cancelled
 from eval_pipeline.gateway.client import Gateway
 from eval_pipeline.host import HostIdentity
+from eval_pipeline.runner.models import ModelAccess
 from eval_pipeline.runner.persist import Persister
 from eval_pipeline.runner.slots import Slots
 from eval_pipeline.sandbox.base import Backend, SyncedSecret
@@ -46,6 +47,7 @@ class CellContext:
     host: HostIdentity
     gateway: Gateway
     secrets: Secrets
+    models: ModelAccess
     synced: Callable[[Mapping[str, str]], SyncedSecret | None]
     setups: Slots
     cancelled: Callable[[], bool]

@@ -263,6 +263,7 @@ class Engine:
             host=services.host,
             gateway=services.gateway,
             secrets=services.secrets,
+            models=services.backends.models(backend.name),
             synced=lambda versions: services.backends.synced(backend.name, "agent", versions),
             setups=self._setups,
             cancelled=lambda: self._cancel,

@@ -9,7 +9,9 @@ from decimal import Decimal
 from eval_pipeline.domain.case import Limits
 from eval_pipeline.domain.outcome import Stop
 from eval_pipeline.domain.usage import Usage
+from eval_pipeline.gateway.model_log import ModelLog
 from eval_pipeline.runner.output import TranscriptReader
+from eval_pipeline.runner.used import refused
 from eval_pipeline.sandbox.base import OUTPUT_DIR, Sandbox
 from eval_pipeline.scoring.prices import PriceBook
 
@@ -17,18 +19,26 @@ _TAIL_BYTES = 2**18  # a poll stays short, however fast an agent writes
 
 
 class Meter:
-    """Reads the transcript's new usage events at each poll, when the case limits what may be used."""
+    """Reads the transcript's new usage events at each poll, when the case limits what may be used.
 
-    def __init__(self, limits: Limits, prices: PriceBook, started_at: datetime) -> None:
+    measured: the gateway's own count, in place of the transcript's; None when nothing goes through it.
+    """
+
+    def __init__(self, limits: Limits, prices: PriceBook, started_at: datetime, measured: ModelLog | None = None) -> None:
         self._limits = limits
         self._prices = prices
         self._day = started_at.date()
         self._reader = TranscriptReader()
         self._offset = 0
+        self._measured = measured
 
     async def read(self, sandbox: Sandbox) -> Stop | None:
         if self._limits.cost_usd is None and self._limits.turns is None and self._limits.tokens is None:
             return None
+        if self._measured is not None:
+            await asyncio.to_thread(self._measured.read)
+            counted = exceeded(self._limits, self._prices, self._measured.usages, self._measured.calls, self._day)
+            return refused(self._measured) or counted
         chunk = await sandbox.tail(f"{OUTPUT_DIR}/transcript.jsonl", self._offset, _TAIL_BYTES)
         self._offset += len(chunk)
         await asyncio.to_thread(self._reader.feed, chunk)

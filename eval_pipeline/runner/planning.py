@@ -12,6 +12,7 @@ from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.lock import RunLock
 from eval_pipeline.errors import SpecError
 from eval_pipeline.runner.estimate import SandboxEstimate, estimate
+from eval_pipeline.runner.models import not_measured
 from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.scoring.judge_votes import judge_version
 from eval_pipeline.scoring.prices import PriceBook
@@ -157,6 +158,8 @@ def _notes(locked: Locked, n_cases_with_judge: int) -> list[str]:
         )
         if weak := next(filter(None, (modal_plan.open_egress("modal", arm.manifest.egress) for arm in locked.run.arms)), None):
             notes.append(f"egress on modal: {weak}")
+        if weak := next(filter(None, (not_measured("modal", arm.manifest) for arm in locked.run.arms)), None):
+            notes.append(f"models on modal: {weak}")
     if any(arm.config.get("model") == "stand-in" for arm in locked.run.arms):
         notes.append("the stand-in model is no real model: its scores show that the pipeline works, nothing more")
     return notes

@@ -66,7 +66,7 @@ async def set_up(context: CellContext, claim: Claim, attempt: OpenAttempt, groun
     if begun is not None and await context.backend.find(attempt.sandbox) is None:
         raise SandboxLost(f"{attempt.sandbox} is gone; its agent had started at {begun:%H:%M:%S}")
     key, run = CellKey.parse(claim.key), context.experiment.run
-    spec = _spec(context, claim, attempt, ground)
+    spec = await asyncio.to_thread(_spec, context, claim, attempt, ground)
     began = time.monotonic()
     warm = attempt.sandbox != sandbox_name(context.installation, claim.key, attempt.number)
     sandbox, ready_s = None, None
@@ -109,7 +109,9 @@ async def _while_wanted(context: CellContext, work: Coroutine[Any, Any, T]) -> T
 
 def _spec(context: CellContext, claim: Claim, attempt: OpenAttempt, ground: Ground) -> SandboxSpec:
     key, run = CellKey.parse(claim.key), context.experiment.run
-    manifest = run.arm(key.arm).manifest
+    arm, limits = run.arm(key.arm), run.case(key.case_name).limits
+    manifest = arm.manifest
+    means = context.models.opened(attempt.sandbox, arm, ground.secrets, limits, context.prices)
     return SandboxSpec(
         name=attempt.sandbox,
         installation=context.installation,
@@ -117,12 +119,12 @@ def _spec(context: CellContext, claim: Claim, attempt: OpenAttempt, ground: Grou
         layers=ground.prepared.layers,
         world=ground.prepared.world_dir,
         files={CASE_FILE: case_json(context.experiment.run, key)},
-        secrets=ground.secrets.values,
+        secrets=means.secrets,
         synced=ground.synced,
-        egress=manifest.egress,
+        egress=means.egress,
         resources=Resources(**manifest.resources.model_dump()),
         engine=None if manifest.compose is None else Engine.CACHED,
-        lifetime_s=modal_plan.lifetime_s(run.case(key.case_name).limits.wall_s) + ADOPTABLE_S.get(context.backend.name, 0.0),
+        lifetime_s=modal_plan.lifetime_s(limits.wall_s) + ADOPTABLE_S.get(context.backend.name, 0.0),
     )
 
 

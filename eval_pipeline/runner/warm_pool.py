@@ -24,6 +24,7 @@ from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.sandbox.base import Engine, Resources, Sandbox, SandboxSpec, SyncedSecret
 from eval_pipeline.specs.library import Library
 from eval_pipeline.store.warm import WarmRow, WarmRows
+from eval_pipeline.vault.delivery import Delivered
 
 FILLING = "warm-pool"
 SANDBOX_USD_PER_HOUR: Mapping[str, Callable[[float, int], float]] = {
@@ -42,7 +43,7 @@ class Place:
     at: Subject
     layers: Prepared
     wanted: str
-    secrets: Mapping[str, str] = field(repr=False)
+    given: Delivered = field(repr=False)
     synced: SyncedSecret | None = None
 
 
@@ -123,7 +124,7 @@ async def _places(services: Services, library: Library, spec: WarmSpec, report: 
         given = await asyncio.to_thread(services.secrets.for_agent, at.arm.manifest)
         wanted = spec_digest(layers, at.world_digest, at.arm.manifest, given.versions)
         synced = await asyncio.to_thread(services.backends.synced, services.backend.name, "agent", given.versions)
-        found.append(Place(at=at, layers=layers, wanted=wanted, secrets=given.values, synced=synced))
+        found.append(Place(at=at, layers=layers, wanted=wanted, given=given, synced=synced))
     return found
 
 
@@ -173,15 +174,16 @@ async def start_warm(services: Services, rows: WarmRows, place: Place, ttl_s: fl
     name = sandbox_name(services.installation, f"{PURPOSE}:{uuid.uuid4()}", 0)
     until = await asyncio.to_thread(rows.intend, name, spec_digest=place.wanted, app=manifest.name, world=at.world, ttl_s=ttl_s)
     tags = {"purpose": PURPOSE, "world": at.world, "until": until.isoformat(), "stands_on": place.layers.key}
+    means = await asyncio.to_thread(services.backends.models(services.backend.name).opened, name, at.arm, place.given)
     spec = SandboxSpec(
         name=name,
         installation=services.installation,
         tags=tags | {"commit": at.arm.commit or ""},
         layers=place.layers.layers,
         world=place.layers.world_dir,
-        secrets=place.secrets,
+        secrets=means.secrets,
         synced=place.synced,
-        egress=manifest.egress,
+        egress=means.egress,
         resources=Resources(**manifest.resources.model_dump()),
         engine=None if manifest.compose is None else Engine.CACHED,
     )

@@ -18,7 +18,7 @@ from eval_pipeline.store.strays import leaked
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptView:
-    """sandbox_s: from asked for to ended, None until then. sandbox_cost_usd: None too where no rate was known; sandbox_rate: whose."""
+    """usage_source: measured by the model gateway, or self-reported. sandbox_s: from asked for to ended, None until then. sandbox_cost_usd: None too where no rate was known; sandbox_rate: whose."""
 
     id: int
     number: int
@@ -39,6 +39,7 @@ class AttemptView:
     sandbox_s: float | None = None
     sandbox_cost_usd: Decimal | None = None
     sandbox_rate: str | None = None
+    usage_source: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,6 +290,7 @@ def _attempt(row: Any) -> AttemptView:
         sandbox_s=row.sandbox_s,
         sandbox_cost_usd=row.sandbox_cost_usd,
         sandbox_rate=row.sandbox_rate,
+        usage_source=row.usage_source,
     )
 
 

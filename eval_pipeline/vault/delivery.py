@@ -150,6 +150,9 @@ class Secrets:
             f" or set `model: {STAND_IN}` for a run without a key",
         )
 
+    def token(self, purpose: str) -> str:
+        return self._values.token(purpose)
+
     # ---- versions to sandboxes
 
     def for_build(self, manifest: AppManifest) -> Delivered:

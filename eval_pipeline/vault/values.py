@@ -64,6 +64,10 @@ class Values:
         value = data.decode("utf-8", "surrogateescape")
         return value if hmac.compare_digest(_version(self._key(), name, value), version) else None
 
+    def token(self, purpose: str) -> str:
+        """A secret of our own: the same for the same purpose, as long as the state directory lives."""
+        return hmac.new(self._key(), b"token\0" + purpose.encode(), hashlib.sha256).hexdigest()
+
     def keep_only(self, wanted: set[tuple[str, str]]) -> int:
         """Remove every value but those of the (name, version) pairs; under `exclusive`. Returns how many went."""
         names = {_file(name, version) for name, version in wanted}
