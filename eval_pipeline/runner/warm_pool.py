@@ -6,8 +6,9 @@ import asyncio
 import fnmatch
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 from eval_pipeline.domain.app import Resources as AppResources
 from eval_pipeline.domain.experiment import WarmSpec
@@ -20,19 +21,13 @@ from eval_pipeline.runner.services import Services
 from eval_pipeline.runner.setup import AGENT_ENV
 from eval_pipeline.runner.warm import PURPOSE, spec_digest
 from eval_pipeline.runner.workbench import Subject, prepared, subject
-from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.sandbox.base import Engine, Resources, Sandbox, SandboxSpec, SyncedSecret
+from eval_pipeline.scoring import sandbox_prices
 from eval_pipeline.specs.library import Library
 from eval_pipeline.store.warm import WarmRow, WarmRows
 from eval_pipeline.vault.delivery import Delivered
 
 FILLING = "warm-pool"
-SANDBOX_USD_PER_HOUR: Mapping[str, Callable[[float, int], float]] = {
-    "local": lambda cpu, memory_mib: 0.0,
-    "modal": modal_plan.usd_per_hour,
-}
-"""By backend, of cores and MiB; what is not here has no known price."""
-
 _AT_ONCE = 4
 
 
@@ -66,18 +61,18 @@ def warm_rows(services: Services) -> WarmRows:
     return WarmRows(services.records.database, services.backend.name, services.backend.place)
 
 
-def allowed_by(warm: WarmSpec, backend: str, resources: AppResources) -> int | None:
-    """How many sandboxes the cost cap leaves; None: as many as one likes. Raises SpecError when there is a cap and no price."""
+def allowed_by(warm: WarmSpec, backend: str, resources: AppResources, region: str | None = None) -> int | None:
+    """How many sandboxes the cost cap leaves at list prices; None: as many as one likes. Raises SpecError when there is a cap and no price."""
     if warm.max_cost_usd_per_hour is None:
         return None
-    priced = SANDBOX_USD_PER_HOUR.get(backend)
-    if priced is None:
+    rates = sandbox_prices.listed(backend, region)
+    if rates is None:
         raise SpecError(
             f"app.yaml: warm.max_cost_usd_per_hour is {warm.max_cost_usd_per_hour:g}, and what a sandbox costs on {backend!r} is not known",
             hint="take the cap out, or use a backend with a known price",
         )
-    price = priced(resources.cpu, resources.memory_mib)
-    return None if price == 0 else int(warm.max_cost_usd_per_hour / price)
+    hourly_usd = 3600 * rates.usd_per_s(resources.cpu, resources.memory_mib)
+    return None if hourly_usd == 0 else int(Decimal(str(warm.max_cost_usd_per_hour)) / hourly_usd)
 
 
 async def fill(services: Services, library: Library, count: int | None = None) -> PoolReport:
@@ -106,7 +101,9 @@ async def _fill(services: Services, library: Library, count: int | None) -> Pool
 def _allowed(services: Services, library: Library, spec: WarmSpec) -> int | None:
     if spec.max_cost_usd_per_hour is None:
         return None
-    return allowed_by(spec, services.backend.name, resolve_head(library, services.backend.name).arm.manifest.resources)
+    backend = services.backend.name
+    region = services.settings.modal.region if backend == "modal" else None
+    return allowed_by(spec, backend, resolve_head(library, backend).arm.manifest.resources, region)
 
 
 async def _places(services: Services, library: Library, spec: WarmSpec, report: PoolReport) -> list[Place]:

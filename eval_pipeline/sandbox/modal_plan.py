@@ -10,8 +10,6 @@ from eval_pipeline.errors import SpecError
 MAX_LIFETIME_S = 24 * 3600
 MAX_DOMAINS = 100
 AROUND_AGENT_S = 3600.0
-CORE_USD_PER_S, GIB_USD_PER_S = 0.00003942, 0.0000067
-"""List prices of 2026, without a region's factor."""
 STAND_IN = "stand-in"
 MODEL_STAND_IN = "model-stand-in:80"
 """The endpoint of this machine's own gateway: nothing on Modal leads there, so it is left out of an allowlist."""
@@ -61,11 +59,6 @@ def refuse(who: str, egress: Collection[str], model: object) -> None:
         domains(egress)
     except SpecError as error:
         raise SpecError(f"{who}: {error}", hint=error.hint) from None
-
-
-def usd_per_hour(cpu: float, memory_mib: int) -> float:
-    """At most what a sandbox with these requests costs while it uses no more than them."""
-    return 3600 * (cpu * CORE_USD_PER_S + memory_mib / 1024 * GIB_USD_PER_S)
 
 
 def check_engine(what: str, engine: bool, runtime: str) -> None:

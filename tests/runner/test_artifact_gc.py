@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,22 +16,9 @@ from eval_pipeline.errors import SpecError
 from eval_pipeline.runner.artifact_gc import GRACE_S, collect
 from eval_pipeline.settings import RetentionSettings, Settings
 from eval_pipeline.store.artifacts import LocalArtifacts, open_store
-from eval_pipeline.store.records import Records, open_records
+from eval_pipeline.store.records import Records
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def records(settings: Settings) -> Generator[Records]:
-    with open_records(settings) as opened:
-        yield opened
-
-
-@pytest.fixture
-def books(records: Records, database_url: str) -> Generator[Books]:
-    made = Books(database_url)
-    yield made
-    made.database.close()
 
 
 @pytest.fixture

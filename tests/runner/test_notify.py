@@ -24,7 +24,7 @@ from eval_pipeline.runner.notify import MAX_TRIES, send, tell_finished, tell_sta
 from eval_pipeline.runner.webhook import post
 from eval_pipeline.settings import Settings, load_settings
 from eval_pipeline.store.notices import Notices
-from eval_pipeline.store.records import Records, open_records
+from eval_pipeline.store.records import Records
 from eval_pipeline.store.schema import cells, notices, strays
 from eval_pipeline.store.strays import Strays
 
@@ -96,19 +96,6 @@ def hook() -> Generator[Hook]:
 @pytest.fixture
 def told(settings: Settings, hook: Hook) -> Settings:
     return replace(settings, webhook_url=hook.url)
-
-
-@pytest.fixture
-def records(settings: Settings) -> Generator[Records]:
-    with open_records(settings) as opened:
-        yield opened
-
-
-@pytest.fixture
-def books(records: Records, database_url: str) -> Generator[Books]:
-    made = Books(database_url)
-    yield made
-    made.database.close()
 
 
 def later(records: Records) -> None:

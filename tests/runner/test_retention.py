@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
 
 import pytest
@@ -12,8 +11,8 @@ from support.ledgers import Books, keys
 from eval_pipeline.domain.cell import Outcome
 from eval_pipeline.errors import SpecError
 from eval_pipeline.runner.retention import MOST_PARTITIONS, archive_old, due, partitions_warning
-from eval_pipeline.settings import RetentionSettings, Settings, load_settings
-from eval_pipeline.store.records import Records, open_records
+from eval_pipeline.settings import RetentionSettings, load_settings
+from eval_pipeline.store.records import Records
 from eval_pipeline.store.views import Rested
 
 DAY_S = 86400.0
@@ -45,19 +44,6 @@ def test_the_rule_is_read_from_the_environment() -> None:
     assert load_settings(environ).retention == RetentionSettings(after_days=7, over=50, keep=0)
     with pytest.raises(SpecError, match="EVALS_ARCHIVE_KEEP"):
         load_settings({"EVALS_ARCHIVE_KEEP": "-1"})
-
-
-@pytest.fixture
-def records(settings: Settings) -> Generator[Records]:
-    with open_records(settings) as opened:
-        yield opened
-
-
-@pytest.fixture
-def books(records: Records, database_url: str) -> Generator[Books]:
-    made = Books(database_url)
-    yield made
-    made.database.close()
 
 
 def older(records: Records, *experiments: str) -> None:

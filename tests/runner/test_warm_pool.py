@@ -47,8 +47,9 @@ def test_a_cap_needs_a_price() -> None:
     two = Resources(cpu=2, memory_mib=4096)
     assert allowed_by(WarmSpec(count=9), "modal", two) is None
     assert allowed_by(WarmSpec(count=9, max_cost_usd_per_hour=0.0), "local", two) is None, "a local one costs nothing"
-    # 2 x 0.00003942 + 4 x 0.0000067 dollars a second are 0.3803 an hour
+    # 2 x 0.1419 + 4 x 0.024 = 0.3798 dollars an hour, half as much again in a broad region
     assert allowed_by(WarmSpec(count=9, max_cost_usd_per_hour=1.0), "modal", two) == 2
-    assert allowed_by(WarmSpec(count=9, max_cost_usd_per_hour=0.38), "modal", two) == 0
+    assert allowed_by(WarmSpec(count=9, max_cost_usd_per_hour=0.379), "modal", two) == 0
+    assert allowed_by(WarmSpec(count=9, max_cost_usd_per_hour=1.0), "modal", two, region="us") == 1
     with pytest.raises(SpecError, match="is not known"):
         allowed_by(WarmSpec(count=9, max_cost_usd_per_hour=100.0), "elsewhere", two)
