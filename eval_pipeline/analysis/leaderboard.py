@@ -72,7 +72,8 @@ class Leaderboard:
     leaked_sandboxes: of the whole installation, by the last surveys; None when nobody has looked yet.
     open_egress: what did not hold of the lists of hosts that agents might reach; None when they held, or nothing was to be reached.
     spent_usd: for models; sandbox_spent_usd: for sandboxes; both of all attempts whose cost is known. n_sandbox_unknown: attempts whose
-    sandbox has no known cost.
+    sandbox has no known cost. overhead_usd: of spent_usd, what went into attempts that don't count; n_overhead_unknown: those of unknown cost.
+    n_measured: cells whose usage the model gateway measured; that of the others is self-reported.
     """
 
     experiment: str
@@ -91,6 +92,9 @@ class Leaderboard:
     leaked_sandboxes: int | None = None
     open_egress: str | None = None
     judge: JudgeLine | None = None
+    overhead_usd: float = 0.0
+    n_overhead_unknown: int = 0
+    n_measured: int = 0
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -122,6 +126,9 @@ def leaderboard(experiment: ExperimentRow, cells: Sequence[ScoredCell], leaked_s
         missing=dict(Counter(cell.state for cell in cells if not cell.valid)),
         leaked_sandboxes=leaked_sandboxes,
         open_egress=next(filter(None, (cell.view.open_egress for cell in cells)), None),
+        overhead_usd=float(sum(cell.overhead_usd for cell in cells)),
+        n_overhead_unknown=sum(cell.n_overhead_unknown for cell in cells),
+        n_measured=sum(cell.usage_source == "measured" for cell in cells),
     )
 
 

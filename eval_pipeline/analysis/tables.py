@@ -84,6 +84,19 @@ class ScoredCell:
         return self.counted.usage_source if self.counted else None
 
     @property
+    def overhead_usd(self) -> Decimal:
+        """For models, in the attempts that don't count, as far as it is known."""
+        return sum((one.cost_usd for one in self._uncounted if one.cost_usd is not None), Decimal(0))
+
+    @property
+    def n_overhead_unknown(self) -> int:
+        return sum(one.cost_usd is None and one.ended_at is not None for one in self._uncounted)
+
+    @property
+    def _uncounted(self) -> list[AttemptView]:
+        return [one for one in self.view.attempts if self.counted is None or one.id != self.counted.id]
+
+    @property
     def valid(self) -> bool:
         return self.counted is not None
 
@@ -244,6 +257,8 @@ def flat_row(cell: ScoredCell) -> dict[str, Any]:
         "cost_usd": None if cell.cost_usd is None else float(cell.cost_usd),
         "cost_over_usd": None if cell.cost_over_usd is None else float(cell.cost_over_usd),
         "usage_source": cell.usage_source,
+        "overhead_usd": float(cell.overhead_usd),
+        "n_overhead_unknown": cell.n_overhead_unknown,
         "sandbox_cost_usd": None if cell.sandbox_cost_usd is None else float(cell.sandbox_cost_usd),
         "sandbox_s": cell.sandbox_s,
         "sandbox_spent_usd": float(cell.sandbox_spent_usd),

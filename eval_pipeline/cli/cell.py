@@ -55,6 +55,8 @@ def show(settings: Settings, key: str, as_json: bool) -> None:
         "usage": [usage.model_dump() for usage in cell.usages],
         "groups": cell.groups,
         "usage_source": cell.usage_source,
+        "overhead_usd": cell.overhead_usd,
+        "n_overhead_unknown": cell.n_overhead_unknown,
         "criteria": [row.__dict__ for row in cell.criteria],
         "error": cell.error,
         "world_diff": _compared(cell),
@@ -78,6 +80,9 @@ def _show_people(cell: ScoredCell, answer: str | None, judged: JudgeSpend | None
     click.echo(f" (between {shown(cell.lower)} and {shown(cell.upper)})" if cell.score is None else "", nl=False)
     click.echo(f", {shown(cost)} USD ({cell.usage_source or 'no usage'}), {shown(cell.latency_s)} s")
     click.echo(_sandbox_line(cell))
+    if len(cell.view.attempts) > 1:
+        unknown = f"; of unknown cost: {cell.n_overhead_unknown}" if cell.n_overhead_unknown else ""
+        click.echo(f"models in attempts that do not count: {cell.overhead_usd:.6f} USD{unknown}")
     if cell.cost_over_usd:
         click.echo(f"{cell.cost_over_usd:.6f} USD above its limit")
     if cell.failures:

@@ -50,6 +50,13 @@ def show(board: Leaderboard) -> None:
     click.echo(expected(board.n_cells - sum(board.missing.values()), board.n_cells, board.missing))
     click.echo("95% CI is for new cases. - means: could not be had, or too few cells to say.")
     click.echo(f"spent: {board.spent_usd:.4f} USD for models, {board.sandbox_spent_usd:.4f} for sandboxes; over all attempts")
+    if board.overhead_usd or board.n_overhead_unknown:
+        unknown = f"; of unknown cost: {board.n_overhead_unknown}" if board.n_overhead_unknown else ""
+        click.echo(f"of that for models in attempts that do not count: {board.overhead_usd:.4f} USD{unknown}")
+    if board.n_measured:
+        click.echo(
+            f"usage: measured in {board.n_measured} of {board.n_cells} cells; where it is not, agents report it themselves"
+        )
     if board.n_sandbox_unknown:
         click.echo(f"attempts whose sandbox has no known cost: {board.n_sandbox_unknown}")
     if (judge := board.judge) is not None:

@@ -10,12 +10,13 @@ from typing import Any
 
 from eval_pipeline.domain.app import AppManifest
 from eval_pipeline.domain.case import Case, Limits
-from eval_pipeline.domain.experiment import WORKTREE, ArmSpec, ExperimentSpec
+from eval_pipeline.domain.experiment import WORKTREE, ArmSpec, ExperimentSpec, JudgeSpec
 from eval_pipeline.domain.lock import LockedArm, LockedCase, RunLock, ScoredCase, ScoreLock
 from eval_pipeline.domain.world import WorldSpec
 from eval_pipeline.errors import SpecError
 from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.scoring.judge_client import check_judge
+from eval_pipeline.scoring.price_library import names_in, with_list_prices
 from eval_pipeline.specs import git
 from eval_pipeline.specs.case_rules import refuse_policy, refuse_programs
 from eval_pipeline.specs.library import Library
@@ -82,9 +83,14 @@ def lock_experiment(library: Library, path: Path) -> Locked:
             case.name: ScoredCase(rubric=case.spec.rubric, reference=case.spec.reference, tags=tuple(case.spec.tags))
             for case in cases
         },
-        prices=library.prices().as_data(),
+        prices=with_list_prices(library.prices(), _model_names(arms, spec.judge)).as_data(),
     )
     return Locked(spec, run, score, repo)
+
+
+def _model_names(arms: Sequence[LockedArm], judge: JudgeSpec | None) -> set[str]:
+    asked = {name for arm in arms for name in names_in(arm.config)}
+    return asked if judge is None else asked | {judge.model_name}
 
 
 @contextmanager
