@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import os
 import pwd
@@ -88,3 +89,12 @@ def reachable_root(state_dir: Path) -> Path:
 
 def _traversable(path: Path) -> bool:
     return all(folder.stat().st_mode & stat.S_IXOTH for folder in (path, *path.resolve().parents))
+
+
+def login() -> str:
+    """user@host."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name, as in containers
+        name = str(os.getuid())
+    return f"{name}@{socket.gethostname()}"

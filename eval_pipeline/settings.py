@@ -63,6 +63,7 @@ class Settings:
     persist: who reads outputs: the engine, it and persist workers (which get what comes while its places are taken), or workers alone.
     persist_memory_mib: what a process that reads an output may have.
     secrets_path: the file of secrets; None means `state_dir/secrets.env`.
+    user: who starts experiments; None: whoever is logged in.
     webhook_url: where notices go; a secret. None: nobody is told.
     openai_base_url, anthropic_base_url: where the model gateway sends calls, with the real keys.
     unsafe_no_isolation: sandboxes may run without a user namespace where none can be made. A permission, not a preference.
@@ -70,6 +71,7 @@ class Settings:
 
     state_dir: Path
     worlds_dir: Path
+    user: str | None = None
     postgres_url: str | None = None
     artifacts_url: str | None = None
     secrets_path: Path | None = None
@@ -113,7 +115,7 @@ def _project_root(start: Path) -> Path:
 
 
 def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
-    """Read EVALS_STATE_DIR, EVALS_WORLDS_DIR, EVALS_POSTGRES_URL, EVALS_ARTIFACTS_URL, EVALS_SECRETS_FILE,
+    """Read EVALS_USER, EVALS_STATE_DIR, EVALS_WORLDS_DIR, EVALS_POSTGRES_URL, EVALS_ARTIFACTS_URL, EVALS_SECRETS_FILE,
     EVALS_UNSAFE_NO_ISOLATION, EVALS_PERSIST, EVALS_PERSIST_MEMORY_MIB, EVALS_WEBHOOK_URL, EVALS_ARCHIVE_*, EVALS_JUDGE_TIMEOUT_S,
     EVALS_OPENAI_BASE_URL, EVALS_ANTHROPIC_BASE_URL and EVALS_MODAL_*.
 
@@ -125,6 +127,7 @@ def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = N
     return Settings(
         state_dir=Path(env.get("EVALS_STATE_DIR") or root / ".evals").expanduser().absolute(),
         worlds_dir=Path(env.get("EVALS_WORLDS_DIR") or root / "worlds_src").expanduser().absolute(),
+        user=env.get("EVALS_USER") or None,
         postgres_url=None if env.get("EVALS_POSTGRES_EMBEDDED") == "1" else env.get("EVALS_POSTGRES_URL") or None,
         artifacts_url=env.get("EVALS_ARTIFACTS_URL") or None,
         secrets_path=Path(secrets).expanduser().absolute() if (secrets := env.get("EVALS_SECRETS_FILE")) else None,

@@ -17,7 +17,7 @@ from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from eval_pipeline.analysis.tables import ScoredCell
-    from eval_pipeline.runner.estimate import SandboxEstimate
+    from eval_pipeline.runner.estimate import ModelEstimate, SandboxEstimate
     from eval_pipeline.runner.planning import JudgeEstimate
 
 
@@ -65,8 +65,10 @@ def plan_command(settings: Settings, file: str, fresh: bool, reuse: bool, as_jso
         "judge": asdict(planned.judge),
         "n_judge_criteria": planned.n_judge_criteria,
         "max_cost_usd": planned.max_cost_usd,
+        "models": asdict(planned.models),
         "sandboxes": asdict(planned.sandboxes),
         "budget_usd": locked.spec.budget.cost_usd if locked.spec.budget else None,
+        "budget": locked.spec.budget.model_dump() if locked.spec.budget else None,
         "notes": planned.notes,
     }
 
@@ -80,6 +82,7 @@ def plan_command(settings: Settings, file: str, fresh: bool, reuse: bool, as_jso
         click.echo(
             f"models cost at most {shown(planned.max_cost_usd)} USD by the cases' limits; budget {shown(data['budget_usd'])} USD"
         )
+        click.echo(_models_line(planned.models))
         click.echo(_sandboxes_line(planned.sandboxes, data["n_new"]))
         if planned.judge.n_calls:
             click.echo(_judge_line(planned.judge))
@@ -98,6 +101,13 @@ def _judge_line(guess: JudgeEstimate) -> str:
     if guess.cost_usd is None:
         return f"judge: at most {guess.n_calls} calls; what they cost is not known yet"
     return f"judge: at most {guess.n_calls} calls, {guess.cost_usd:.4f} USD by the mean of {guess.n_measured} earlier ones"
+
+
+def _models_line(guess: ModelEstimate) -> str:
+    if guess.cost_usd is None:
+        return "what models will cost is not known: there are no earlier cells, and cases without a limits.cost_usd"
+    about = "at most" if guess.at_most else "about"
+    return f"models are expected to cost {about} {guess.cost_usd:.4f} USD: {guess.source}"
 
 
 def _sandboxes_line(guess: SandboxEstimate, n_cells: int) -> str:
@@ -134,11 +144,12 @@ def list_experiments(settings: Settings, everything: bool, as_json: bool) -> Non
                 "n_cells": row.n_cells,
                 "n_done": tallies[row.id].n_done,
                 "created_at": row.created_at,
+                "created_by": row.created_by,
                 "archived_at": row.archived_at,
             }
             for row in experiments
         ]
-    columns = ["experiment", "status", "n_done", "n_cells", "created_at", *(["archived_at"] if everything else [])]
+    columns = ["experiment", "status", "n_done", "n_cells", "created_at", "created_by", *(["archived_at"] if everything else [])]
     emit(rows, as_json, lambda: table(columns, [[row[c] for c in columns] for row in rows], right=["n_done", "n_cells"]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +28,17 @@ if TYPE_CHECKING:
     "--fresh", is_flag=True, help="When a ref has moved since, start a new experiment instead of resuming the locked one."
 )
 @click.option("--reuse/--no-reuse", default=True, help="Whether results of other experiments count for equal cells.")
+@click.option("--yes", is_flag=True, help="Don't ask, however much it may cost.")
 @json_option
 @with_settings
 @starts_sandboxes
-def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fresh: bool, reuse: bool, as_json: bool) -> int:
+def run(
+    settings: Settings, file: str, wait: bool, timeout_s: float | None, fresh: bool, reuse: bool, yes: bool, as_json: bool
+) -> int:
     """Lock the file and run what is not done yet. The same file again resumes."""
+    from eval_pipeline.cli.budget import confirm
     from eval_pipeline.cli.launch import launch, require_isolation
+    from eval_pipeline.host import login
     from eval_pipeline.runner.planning import commit, plan
     from eval_pipeline.store.records import open_records
     from eval_pipeline.vault.delivery import Secrets
@@ -42,7 +48,8 @@ def run(settings: Settings, file: str, wait: bool, timeout_s: float | None, fres
         require_isolation(settings)
     with open_records(settings) as records:
         planned = plan(locked, records, Secrets(settings, records), fresh=fresh, reuse=reuse)
-        experiment = commit(locked, planned, records)
+        confirm(records, locked, planned, yes=yes)
+        experiment = commit(locked, planned, records, settings.user or login())
         for line in planned.moved:
             note(f"{line}: resuming the locked one; --fresh starts a new experiment of {len(locked.run.cell_keys())} cells")
         for line in planned.notes:
@@ -227,28 +234,42 @@ def _failure(settings: Settings, records: Records, row: ExperimentRow, missing: 
         return Failure("engine_died", said, f"go on with: evals experiment rerun {row.id} --failed; its log: {log}")
     if row.cancel_requested_at is not None:
         return Failure("cancelled", f"{missing}: it was cancelled", "run the file again to go on")
-    if _out_of_budget(settings, records, row):
-        spent = f"{row.committed_usd:f} of {row.budget_usd:f} USD are spent or reserved"
-        return Failure("budget_exceeded", f"{missing}: {spent}", "raise budget.cost_usd in the file and run it again: it goes on")
+    if (out := _out_of_budget(settings, records, row)) is not None:
+        return Failure("budget_exceeded", f"{missing}: {out[0]}", f"{out[1]} and run it again: it goes on")
     return Failure("cells_failed", missing, f"evals experiment status {row.id} says why; log: {log}")
 
 
-def _out_of_budget(settings: Settings, records: Records, row: ExperimentRow) -> bool:
-    """Whether the next open cell can't reserve its money."""
+def _out_of_budget(settings: Settings, records: Records, row: ExperimentRow) -> tuple[str, str] | None:
+    """Why the next open cell can't begin, and what to do; None when it can, as far as budgets go."""
+    if not records.views.keys(row.id, [CellState.OPEN]):
+        return None
+    if row.budget_cells is not None and row.begun_cells >= row.budget_cells:
+        return f"{row.begun_cells} cells were begun, and its budget is {row.budget_cells}", "raise budget.cells in the file"
+    if row.budget_wall_s is not None and (worked_s := records.spending.worked_s(row.id)) >= row.budget_wall_s:
+        spent = f"it was worked on for {worked_s:.0f} s, and its budget is {row.budget_wall_s:.0f} s"
+        return spent, "raise budget.wall_s in the file"
+    needed, month = _next_reservation(settings, records, row), records.spending.month()
+    if row.budget_usd is not None and row.committed_usd + needed > row.budget_usd:
+        return f"{row.committed_usd:f} of {row.budget_usd:f} USD are spent or reserved", "raise budget.cost_usd in the file"
+    if month.monthly_cap_usd is not None and month.committed_usd + needed > month.monthly_cap_usd:
+        spent = f"{month.committed_usd:f} of {month.monthly_cap_usd:f} USD of this installation's month are spent or reserved"
+        return spent, "raise `evals budget --monthly-cap USD`"
+    return None
+
+
+def _next_reservation(settings: Settings, records: Records, row: ExperimentRow) -> Decimal:
+    """Of the first open cell, in USD; there is one."""
     from eval_pipeline.domain.budget import reservation_usd, sandbox_terms
     from eval_pipeline.domain.ids import CellKey
     from eval_pipeline.runner.rates import current_rates
 
-    open_keys = records.views.keys(row.id, [CellState.OPEN])
-    if row.budget_usd is None or not open_keys:
-        return False
-    key = CellKey.parse(open_keys[0])
+    key = CellKey.parse(records.views.keys(row.id, [CellState.OPEN])[0])
     limits, resources = row.run.case(key.case_name).limits, row.run.arm(key.arm).manifest.resources
     per_s = records.views.sandbox_usd_per_s(row.id, key.arm)
     if per_s is None and (rates := asyncio.run(current_rates(settings, row.run.backend))) is not None:
         per_s = rates.usd_per_s(resources.cpu, resources.memory_mib)
     held = sandbox_terms(limits, per_s, None).reserve_usd
-    return row.committed_usd + held + reservation_usd(limits, row.budget_usd, row.n_cells, held) > row.budget_usd
+    return held + reservation_usd(limits, row.budget_usd, row.n_cells, held)
 
 
 def lock_file(settings: Settings, file: str) -> Any:

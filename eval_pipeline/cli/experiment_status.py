@@ -67,7 +67,12 @@ def standing(records: Records, row: ExperimentRow, all_cells: bool) -> dict[str,
         "n_unsafe": sum(cell.unsafe for cell in every),
         "open_egress": next(filter(None, (cell.open_egress for cell in every)), None),
         "leaked_sandboxes": records.views.leaked(),
+        "created_by": row.created_by,
         "budget_usd": row.budget_usd,
+        "budget_cells": row.budget_cells,
+        "begun_cells": row.begun_cells,
+        "budget_wall_s": row.budget_wall_s,
+        "worked_s": records.spending.worked_s(row.id),
         "committed_usd": row.committed_usd,
         "eta_s": eta_s(pace(records.database, row.id)),
         "engine_died_at": died_at(waiting),
@@ -99,6 +104,9 @@ def _show(data: dict[str, Any]) -> None:
     click.echo(f"states: {states_line(data['states'])}")
     click.echo(f"outcomes: {outcomes_line(data['outcomes'])}; failed: {failures_line(data['failures'])}")
     click.echo(money(data["committed_usd"], data["budget_usd"]))
+    cells = "" if data["budget_cells"] is None else f"; {data['begun_cells']} cells begun of {data['budget_cells']}"
+    wall = "" if data["budget_wall_s"] is None else f" of {duration(data['budget_wall_s'])}"
+    click.echo(f"worked on for {duration(data['worked_s'])}{wall}{cells}; created by {shown(data['created_by'])}")
     if data["engines"]:
         click.echo(f"about {duration(data['eta_s'])} left" if data["eta_s"] else "no telling yet how long it takes")
     if data["n_unsafe"]:

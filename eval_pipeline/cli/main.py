@@ -21,6 +21,7 @@ NOUNS = {
     "app": ("app", "The application under evaluation: check."),
     "dataset": ("dataset", "Datasets: list, show."),
     "experiment": ("experiment", "Experiments: plan, run, list, status, cells, rerun, cancel."),
+    "budget": ("budget", "What this installation spends this month, and what it may."),
     "cell": ("cell", "One cell: show, diff, logs, files, shell."),
     "score": ("score", "Judge stored results again: another judge, the newest rubric. No agent is run."),
     "judge": ("judge", "Judges: limits."),

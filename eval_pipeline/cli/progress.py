@@ -59,7 +59,10 @@ def status_of(row: ExperimentRow, tally: Tally) -> str:
 
 def money(committed_usd: Decimal, budget_usd: Decimal | None) -> str:
     spent = f"{committed_usd:.4f}"
-    return f"{spent} USD spent or reserved" + ("" if budget_usd is None else f" of {budget_usd.normalize():f}")
+    if budget_usd is None:
+        return f"{spent} USD spent or reserved"
+    above = f", {committed_usd - budget_usd:.4f} above it" if committed_usd > budget_usd else ""
+    return f"{spent} USD spent or reserved of {budget_usd.normalize():f}{above}"
 
 
 class Progress:

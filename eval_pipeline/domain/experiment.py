@@ -60,7 +60,17 @@ class ArmSpec(Spec):
 
 
 class Budget(Spec):
-    cost_usd: Annotated[float, Field(gt=0)]
+    """cost_usd: of everything the experiment pays for. cells: that may be begun. wall_s: during which it may be worked on."""
+
+    cost_usd: Annotated[float, Field(gt=0)] | None = None
+    cells: Annotated[int, Field(ge=1)] | None = None
+    wall_s: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Budget:
+        if self.cost_usd is None and self.cells is None and self.wall_s is None:
+            raise ValueError("write cost_usd, cells or wall_s")
+        return self
 
 
 class JudgeSpec(Spec):

@@ -78,6 +78,7 @@ class Engine:
         self._in_flight: set[asyncio.Task[None]] = set()
         self._finished = asyncio.Event()
         self._blocked_by_budget: BudgetExceeded | None = None
+        self._time_is_up: BudgetExceeded | None = None
         self._cancel = False
         self._drain = asyncio.Event()
         self._engine_id = ""
@@ -163,11 +164,15 @@ class Engine:
             await asyncio.gather(*self._in_flight, return_exceptions=True)
 
     def _must_wait(self) -> bool:
-        return self._cancel or self._blocked_by_budget is not None
+        return self._cancel or self._out_of is not None
+
+    @property
+    def _out_of(self) -> BudgetExceeded | None:
+        return self._time_is_up or self._blocked_by_budget
 
     def _give_up(self) -> None:
         self._pending.clear()
-        reason = "cancelled" if self._cancel else str(self._blocked_by_budget)
+        reason = "cancelled" if self._cancel else str(self._out_of)
         self.report.stopped = self.report.stopped or reason
 
     async def _one(self, context: CellContext, claim: Claim) -> None:
@@ -194,7 +199,7 @@ class Engine:
             self._drain.set()
 
     def _stopping(self) -> bool:
-        return self._cancel or self._drain.is_set() or self._blocked_by_budget is not None or self.report.stopped is not None
+        return self._cancel or self._drain.is_set() or self._out_of is not None or self.report.stopped is not None
 
     def _owned_by_others(self, keys: Sequence[str]) -> list[str]:
         others = self.services.views.in_other_hands(keys, handed_over=self._only_workers)
@@ -226,10 +231,18 @@ class Engine:
         share = self.services.leases.renew(self._engine_id, self._wanted())
         if self.services.ledger.cancel_requested(self.experiment.id) or self._asked():
             self._cancel = True
+        self._time_is_up = self._time_is_up or self._over_time()
         loop.call_soon_threadsafe(self._resize, share)
         if (doing := self._doing.as_data()) != self._said:
             self.services.leases.say(self._engine_id, doing)
             self._said = doing
+
+    def _over_time(self) -> BudgetExceeded | None:
+        """Cells in flight go on to their end; none follows."""
+        name, most_s = self.experiment.id, self.experiment.budget_wall_s
+        if most_s is None or (worked_s := self.services.records.spending.worked_s(name)) < most_s:
+            return None
+        return BudgetExceeded(f"{name}: it was worked on for {worked_s:.0f} s, and its budget is {most_s:.0f} s")
 
     def _wanted(self) -> dict[str, int]:
         if self.experiment.run.backend != "modal":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -24,6 +24,38 @@ class SandboxEstimate:
     cost_usd: Decimal | None
     rate: str | None
     source: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelEstimate:
+    """Of all open cells, one attempt each. cost_usd None: nothing is known, source then too. at_most: an upper bound, no expectation."""
+
+    cost_usd: Decimal | None
+    source: str | None
+    at_most: bool = False
+
+
+Seen = tuple[Decimal, int] | None
+
+
+def estimate_models(run: RunLock, open_cells: Sequence[CellKey], of_arm: Mapping[str, Seen], of_app: Seen) -> ModelEstimate:
+    """of_arm, of_app: the mean cost of earlier cells, and their number. For an arm without any, the app's; without these, the limits."""
+    total, sources, at_most = Decimal(0), dict[str, None](), False
+    for key in open_cells:
+        limit = run.case(key.case_name).limits.cost_usd
+        if (seen := of_arm.get(key.arm)) is not None:
+            sources[f"the mean of {seen[1]} earlier cells of the arm {key.arm} as it is"] = None
+        elif (seen := of_app) is not None:
+            sources[f"the mean of {seen[1]} earlier cells of {run.app} in other arms"] = None
+        elif limit is not None:
+            seen, at_most = (Decimal(str(limit)), 1), True
+            sources["the cases' limits.cost_usd"] = None
+        else:
+            return ModelEstimate(cost_usd=None, source=None)
+        total += seen[0]
+    return ModelEstimate(
+        cost_usd=total.quantize(Decimal("1e-6")), source="; ".join(sources) or "no cell is open", at_most=at_most
+    )
 
 
 def estimate(

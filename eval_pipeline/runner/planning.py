@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from eval_pipeline.domain.cell import CellState
+from eval_pipeline.domain.experiment import Budget
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.lock import RunLock
 from eval_pipeline.errors import SpecError
-from eval_pipeline.runner.estimate import SandboxEstimate, estimate
+from eval_pipeline.runner.estimate import ModelEstimate, SandboxEstimate, estimate, estimate_models
 from eval_pipeline.runner.models import not_measured
 from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.scoring.judge_votes import judge_version
@@ -54,6 +55,7 @@ class Plan:
     judge: JudgeEstimate
     n_cases_with_judge: int
     max_cost_usd: float | None
+    models: ModelEstimate
     sandboxes: SandboxEstimate
     notes: list[str]
 
@@ -86,6 +88,7 @@ def plan(
         n_judge_criteria=sum(criterion.judge for case in judged for criterion in case.rubric.criteria),
         n_cases_with_judge=len(judged),
         max_cost_usd=_max_cost(run, open_cells),
+        models=_models(run, open_cells, records),
         sandboxes=estimate(run, open_cells, rates, records.views.mean_sandbox_s(run.app, run.backend)),
         notes=_notes(locked, len(judged)),
     )
@@ -108,15 +111,36 @@ def _judge_estimate(locked: Locked, run: RunLock, records: Records) -> JudgeEsti
     return JudgeEstimate(n_calls=n_calls, cost_usd=float(mean[0] * n_calls), n_measured=mean[1])
 
 
-def commit(locked: Locked, planned: Plan, records: Records) -> ExperimentRow:
-    """Write the plan into the ledger; idempotent. Cells take the results that the plan found."""
-    budget = locked.spec.budget
+def _models(run: RunLock, open_cells: list[CellKey], records: Records) -> ModelEstimate:
+    means = records.views.mean_cost_usd
+    return estimate_models(run, open_cells, {arm.name: means(run.app, arm.tree, arm.config) for arm in run.arms}, means(run.app))
+
+
+def most_usd(planned: Plan, budget: Budget | None) -> Decimal | None:
+    """What a run of the plan may spend at most, as far as that is bounded: by the cases' limits or by what is left of the budget.
+
+    Where neither bounds it, what is expected; None: nothing is known.
+    """
+    spent = planned.resumes.committed_usd if planned.resumes else Decimal(0)
+    sandboxes = planned.sandboxes.cost_usd or Decimal(0)
+    bounds = [] if planned.max_cost_usd is None else [Decimal(str(planned.max_cost_usd)) + sandboxes]
+    if budget is not None and budget.cost_usd is not None:
+        bounds.append(max(Decimal(0), Decimal(str(budget.cost_usd)) - spent))
+    return min(bounds, default=planned.models.cost_usd)
+
+
+def commit(locked: Locked, planned: Plan, records: Records, by: str | None = None) -> ExperimentRow:
+    """Write the plan into the ledger; idempotent. Cells take the results that the plan found. by: who creates it."""
+    budget = locked.spec.budget or Budget.model_construct()
     records.ledger.create_experiment(
         planned.run,
         locked.score,
         repo=str(locked.repo),
         baseline=locked.spec.baseline,
-        budget_usd=None if budget is None else Decimal(str(budget.cost_usd)),
+        budget_usd=None if budget.cost_usd is None else Decimal(str(budget.cost_usd)),
+        budget_cells=budget.cells,
+        budget_wall_s=budget.wall_s,
+        created_by=by,
     )
     if planned.adopted:
         records.reuse.adopt(planned.run.experiment_id)

@@ -119,7 +119,7 @@ def locked_case(case: Case, *wider: Limits | None) -> LockedCase:
 def _refuse_unbounded(spec: ExperimentSpec, cases: Sequence[LockedCase], where: str) -> None:
     """What a cell may cost is held before it runs: without a limit nothing can be held, and the budget would mean nothing."""
     unbounded = [case.name for case in cases if case.limits.cost_usd is None]
-    if spec.budget is None or not unbounded:
+    if spec.budget is None or spec.budget.cost_usd is None or not unbounded:
         return
     named = ", ".join(unbounded[:3]) + (" ..." if len(unbounded) > 3 else "")
     raise SpecError(

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from eval_pipeline.errors import BudgetExceeded, Cancelled, FenceLost
 from eval_pipeline.store.rows import Claim, OpenAttempt, read_attempt
 from eval_pipeline.store.schema import attempts, cells, experiments
+from eval_pipeline.store.spending import require_month
 
 
 def open_attempts(c: sa.Connection, keys: Sequence[str]) -> dict[str, OpenAttempt]:
@@ -32,7 +33,8 @@ def fence_lost(claim: Claim) -> FenceLost:
     return FenceLost(f"{claim.key}: another engine owns this cell now (our fence was {claim.fence})")
 
 
-def reserve(c: sa.Connection, key: str, amount_usd: Decimal) -> None:
+def reserve(c: sa.Connection, key: str, amount_usd: Decimal, *, first: bool) -> None:
+    """first: of the cell's attempts. Raises Cancelled and BudgetExceeded."""
     row = c.execute(sa.select(experiments).where(experiments.c.id == key.partition("/")[0]).with_for_update()).one()
     if row.cancel_requested_at is not None:
         raise Cancelled(f"{row.id} is being cancelled")
@@ -41,9 +43,14 @@ def reserve(c: sa.Connection, key: str, amount_usd: Decimal) -> None:
             f"{row.id}: {row.committed_usd:f} of {row.budget_usd:f} USD are spent or reserved; the next cell reserves {amount_usd:f}",
             hint="raise budget.cost_usd in the experiment's file and run it again: it goes on with what is open",
         )
-    c.execute(
-        sa.update(experiments).where(experiments.c.id == row.id).values(committed_usd=experiments.c.committed_usd + amount_usd)
-    )
+    if first and row.budget_cells is not None and row.begun_cells >= row.budget_cells:
+        raise BudgetExceeded(
+            f"{row.id}: {row.begun_cells} of {row.n_cells} cells were begun, and its budget is {row.budget_cells}",
+            hint="raise budget.cells in the experiment's file and run it again: it goes on with what is open",
+        )
+    require_month(c, row.id, amount_usd)
+    more = {"committed_usd": experiments.c.committed_usd + amount_usd, "begun_cells": experiments.c.begun_cells + int(first)}
+    c.execute(sa.update(experiments).where(experiments.c.id == row.id).values(more))
 
 
 def take(c: sa.Connection, engine_id: str, keys: Sequence[str]) -> list[Claim]:

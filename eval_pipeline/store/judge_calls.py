@@ -13,6 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 from eval_pipeline.errors import BudgetExceeded
 from eval_pipeline.store.database import Database, storable
 from eval_pipeline.store.schema import experiments, judge_calls, judge_requests, limits
+from eval_pipeline.store.spending import require_month
 
 CALLS, CALLS_PER_MINUTE = "judge calls", "judge calls per minute"
 _SPARE_S = 10.0
@@ -82,6 +83,7 @@ class JudgeCalls:
                 f"{intent.experiment_id}: the budget has no room for the next call of its judge, which holds {intent.reserve_usd:f} USD",
                 hint="raise budget.cost_usd in the experiment's file and run it again, then `evals score`",
             )
+        require_month(c, intent.experiment_id, intent.reserve_usd)
         deadline = sa.func.clock_timestamp() + sa.func.make_interval(0, 0, 0, 0, 0, 0, intent.deadline_s + _SPARE_S)
         values = {**intent.__dict__, "reserved_usd": intent.reserve_usd, "deadline_at": deadline}
         del values["reserve_usd"], values["deadline_s"]

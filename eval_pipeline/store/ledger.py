@@ -53,30 +53,39 @@ class Ledger:
     # ---- experiments
 
     def create_experiment(
-        self, run: RunLock, score: ScoreLock, *, repo: str, baseline: str | None, budget_usd: Decimal | None
+        self,
+        run: RunLock,
+        score: ScoreLock,
+        *,
+        repo: str,
+        baseline: str | None,
+        budget_usd: Decimal | None,
+        budget_cells: int | None = None,
+        budget_wall_s: float | None = None,
+        created_by: str | None = None,
     ) -> bool:
-        """Store the locks and the cells. True when the experiment is new; else its score lock, baseline and budget are updated."""
+        """Store the locks and the cells. True when the experiment is new; else its score lock, baseline and budgets are updated."""
 
         def work(c: sa.Connection) -> bool:
             scorings.keep(c, score)
-            presentation = {"score_digest": score.digest, "repo": repo, "baseline": baseline, "budget_usd": budget_usd}
+            budget = {"budget_usd": budget_usd, "budget_cells": budget_cells, "budget_wall_s": budget_wall_s}
+            presentation: dict[str, Any] = {"score_digest": score.digest, "repo": repo, "baseline": baseline, **budget}
+            digests = {"run_digest": run.digest, "source_digest": run.source_digest}
             keys = run.cell_keys()
             row = {
                 "id": run.experiment_id,
                 "name": run.name,
                 "run_lock": run.model_dump(mode="json"),
-                "run_digest": run.digest,
-                "source_digest": run.source_digest,
                 "n_cells": len(keys),
+                "created_by": created_by,
                 **presentation,
-            }
+            } | digests
             created = c.execute(insert(experiments).values(row).on_conflict_do_nothing().returning(experiments.c.id)).first()
+            scorings.note(c, run.experiment_id, score.digest)
             if created is None:
                 change = {**presentation, "cancel_requested_at": None, "archived_at": None, "ran_at": sa.func.now()}
                 c.execute(sa.update(experiments).where(experiments.c.id == run.experiment_id).values(change))
-                scorings.note(c, run.experiment_id, score.digest)
                 return False
-            scorings.note(c, run.experiment_id, score.digest)
             rows = [
                 {"key": str(key), "experiment_id": run.experiment_id, "ordinal": ordinal, "cell_digest": run.cell_digest(key)}
                 for ordinal, key in enumerate(keys)
@@ -210,10 +219,10 @@ class Ledger:
             left = open_attempts(c, [claim.key]).get(claim.key)
             if left is not None:  # our own, when the answer to the last commit was lost
                 return left
-            reserve(c, claim.key, reserve_usd + terms.reserve_usd)
             number = c.execute(
                 sa.select(sa.func.coalesce(sa.func.max(attempts.c.number), 0) + 1).where(attempts.c.cell_key == claim.key)
             ).scalar_one()
+            reserve(c, claim.key, reserve_usd + terms.reserve_usd, first=number == 1)
             sandbox = name_sandbox(number)
             row = {
                 "cell_key": claim.key,

@@ -15,6 +15,7 @@ from eval_pipeline.store.liveness import end_dead_engines
 from eval_pipeline.store.postgres import embedded_server, restart_if_down
 from eval_pipeline.store.reuse import Reuse
 from eval_pipeline.store.scorings import Scorings
+from eval_pipeline.store.spending import Spending
 from eval_pipeline.store.verdicts import Verdicts
 from eval_pipeline.store.views import Views
 
@@ -38,6 +39,10 @@ class Records:
     @property
     def scorings(self) -> Scorings:
         return Scorings(self.database)
+
+    @property
+    def spending(self) -> Spending:
+        return Spending(self.database)
 
 
 @contextmanager

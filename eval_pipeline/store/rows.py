@@ -61,7 +61,10 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentRow:
-    """budget_usd None: unlimited. committed_usd: spent and reserved, over all attempts. archived_at None: not put away."""
+    """budget_usd None: unlimited. committed_usd: spent and reserved, over all attempts. archived_at None: not put away.
+
+    budget_cells: of them so many may be begun; begun_cells were. budget_wall_s: it may be worked on for so long.
+    """
 
     id: str
     name: str
@@ -75,6 +78,10 @@ class ExperimentRow:
     created_at: datetime
     cancel_requested_at: datetime | None
     archived_at: datetime | None
+    created_by: str | None = None
+    budget_cells: int | None = None
+    budget_wall_s: float | None = None
+    begun_cells: int = 0
 
 
 def read_attempt(row: sa.Row[Any]) -> OpenAttempt:
@@ -110,4 +117,8 @@ def read_experiment(row: sa.RowMapping) -> ExperimentRow:
         created_at=row["created_at"],
         cancel_requested_at=row["cancel_requested_at"],
         archived_at=row["archived_at"],
+        created_by=row["created_by"],
+        budget_cells=row["budget_cells"],
+        budget_wall_s=row["budget_wall_s"],
+        begun_cells=row["begun_cells"],
     )

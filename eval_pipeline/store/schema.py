@@ -16,7 +16,17 @@ def _now(name: str) -> sa.Column[object]:
     return sa.Column(name, Time, nullable=False, server_default=sa.func.now())
 
 
-installation = sa.Table("installation", metadata, sa.Column("id", UUID(as_uuid=False), primary_key=True), _now("created_at"))
+_limits = (
+    sa.Column("monthly_cap_usd", Money),
+    sa.Column("confirm_above_usd", Money, server_default="100"),
+)  # null: no such limit
+_installation_id = sa.Column("id", UUID(as_uuid=False), primary_key=True)
+installation = sa.Table("installation", metadata, _installation_id, _now("created_at"), *_limits)
+
+_committed = sa.Column(
+    "committed_usd", Money, nullable=False, server_default="0"
+)  # spent and reserved by what began in the month
+months = sa.Table("months", metadata, sa.Column("month", sa.Date, primary_key=True), _committed)  # by its first day, UTC
 
 hosts = sa.Table(
     "hosts",
@@ -111,6 +121,10 @@ experiments = sa.Table(
     sa.Column("cancel_requested_at", Time),
     sa.Column("archived_at", Time),
     sa.Column("restored_at", Time),  # when it was taken back from the archive last
+    sa.Column("created_by", sa.Text),
+    sa.Column("budget_cells", sa.Integer),
+    sa.Column("budget_wall_s", sa.Double),
+    sa.Column("begun_cells", sa.Integer, nullable=False, server_default="0"),  # that had an attempt, however it ended
     sa.Index("ix_experiments_source", "name", "source_digest"),
 )
 

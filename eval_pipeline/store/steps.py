@@ -21,15 +21,20 @@ from eval_pipeline.store.rows import Begun, Claim, Stopping
 
 _HELD = "key = :key and fence = :fence and engine_id = cast(:engine as uuid)"
 
-# The rows are locked in the order cell, experiment, as everywhere
+# The rows are locked in the order cell, experiment, month, as everywhere
 _BEGIN_FIRST = sa.text(f"""
 with held as (
   select key, experiment_id from evals.cells
   where {_HELD} and state <> 'done' and not exists (select 1 from evals.attempts where cell_key = :key) for update
-), money as (
-  update evals.experiments e set committed_usd = committed_usd + :reserve + :reserve_sandbox from held
-  where e.id = held.experiment_id and cancel_requested_at is null
+), experiment as (
+  select e.* from evals.experiments e join held on e.id = held.experiment_id for update of e
+), allowed as (
+  select id, evals.month_has_room(:reserve + :reserve_sandbox) as this_month from experiment
+  where cancel_requested_at is null and (budget_cells is null or begun_cells < budget_cells)
     and (budget_usd is null or committed_usd + :reserve + :reserve_sandbox <= budget_usd)
+), money as (
+  update evals.experiments e set committed_usd = committed_usd + :reserve + :reserve_sandbox, begun_cells = begun_cells + 1
+  from allowed where e.id = allowed.id and allowed.this_month
   returning e.id
 ), begun as (update evals.cells set state = 'setup', updated_at = now() from money where key = :key returning key)
 insert into evals.attempts

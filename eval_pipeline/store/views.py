@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -131,6 +132,12 @@ select e.id as experiment, e.budget_usd,
 from evals.experiments e join evals.cells c on c.experiment_id = e.id left join evals.attempts a on a.cell_key = c.key
 where e.archived_at is null group by e.id having max(c.updated_at) > now() - interval '1 day'
 order by e.id""")
+_MEAN_COST = sa.text("""
+select avg(a.cost_usd), count(*) from evals.attempts a
+join evals.cells c on c.attempt_id = a.id join evals.experiments e on e.id = c.experiment_id
+where a.cost_usd is not null and e.run_lock->>'app' = :app and (cast(:tree as text) is null or exists (
+  select 1 from jsonb_array_elements(e.run_lock->'arms') m
+  where m->>'name' = split_part(c.key, '/', 3) and m->>'tree' = :tree and m->'config' = cast(:config as jsonb)))""")
 _LIVING = sa.and_(engines.c.ended_at.is_(None), engines.c.lease_until > sa.func.now())
 
 
@@ -207,6 +214,14 @@ class Views:
         )
         mean, count = self._all(query)[0]
         return None if count == 0 else (float(mean), count)
+
+    def mean_cost_usd(
+        self, app: str, tree: str | None = None, config: dict[str, Any] | None = None
+    ) -> tuple[Decimal, int] | None:
+        """Of models, of the app's valid attempts, with their number; tree and config: of that arm's alone. None: no known cost."""
+        values = {"app": app, "tree": tree, "config": json.dumps(config)}
+        mean, count = self._database.run(lambda c: c.execute(_MEAN_COST, values).one())
+        return None if count == 0 else (mean, count)
 
     def sandbox_usd_per_s(self, experiment: str, arm: str) -> Decimal | None:
         """At which rate the arm's last sandbox was taken; None when there was none, or no rate was known."""

@@ -124,6 +124,36 @@ def test_the_budget_is_reserved_before_anything_runs(project: Project) -> None:
     assert [len(cell["attempts"]) for cell in project.cells("budget")] == [1] * 6
 
 
+@pytest.mark.long
+def test_a_budget_of_cells_or_of_time_stops_and_goes_on_when_it_is_raised(project: Project) -> None:
+    project.agent("sleep 1; answer yes")
+    project.case(limits={"wall_s": 60.0, "cost_usd": 0.25})
+    project.env["EVALS_USER"] = "sam"
+    for budget, n_ok, why in (
+        ({"cells": 1}, 1, "1 cells were begun, and its budget is 1"),
+        ({"cells": 3, "wall_s": 0.5}, 1, "and its budget is 0 s"),
+        ({"cells": 3}, 3, "3 cells were begun, and its budget is 3"),
+    ):
+        project.experiment("bounded", trials=4, budget=budget)
+        ran = project.run("bounded", check=False)
+        assert (ran["exit_code"], ran["error"]["code"], ran["data"]["n_ok"]) == (3, "budget_exceeded", n_ok)
+        assert why in ran["error"]["message"]
+    project.env["EVALS_USER"] = "kim"
+    project.experiment("bounded", trials=4)
+    project.evals("budget", "--monthly-cap", "0.2", "--confirm-above", "0.1")
+    asked = project.run("bounded", check=False)
+    assert (asked["exit_code"], "--yes" in asked["error"]["hint"]) == (2, True)
+    assert "1 cells of bounded-" in asked["error"]["message"] and "may cost 0.25 USD" in asked["error"]["message"]
+    capped = project.run("bounded", "--yes", check=False)
+    assert (capped["exit_code"], capped["data"]["n_ok"]) == (3, 3)
+    assert "this installation's month" in capped["error"]["message"]
+    project.evals("budget", "--monthly-cap", "none", "--confirm-above", "100")
+    assert project.run("bounded")["n_ok"] == 4
+    status = project.evals("experiment", "status", "bounded")
+    assert (status["created_by"], status["begun_cells"], status["worked_s"] >= 2) == ("sam", 4, True)
+    assert status["failures"] == dict.fromkeys(["agent", "timeout", "budget", "refusal", "infra", "provider", "judge"], 0)
+
+
 def test_only_named_cells_run_again_and_discarding_is_counted(project: Project) -> None:
     project.agent("answer yes")
     project.case()

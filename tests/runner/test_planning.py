@@ -18,7 +18,7 @@ from eval_pipeline.domain.experiment import ArmSpec, Budget, ExperimentSpec
 from eval_pipeline.domain.lock import LockedArm, LockedCase, RunLock
 from eval_pipeline.domain.rubric import Criterion
 from eval_pipeline.errors import SpecError
-from eval_pipeline.runner.planning import Plan, commit, plan
+from eval_pipeline.runner.planning import Plan, commit, most_usd, plan
 from eval_pipeline.scoring.sandbox_prices import listed
 from eval_pipeline.settings import Settings
 from eval_pipeline.specs.lock import Locked
@@ -128,6 +128,33 @@ def test_a_plan_says_what_its_sandboxes_take_and_where_it_knows_that_from(books:
     assert again.cost_usd == pytest.approx(Decimal("0.03798"))
     unknown = plan(experiment, records, vault(records, {}), fresh=False).sandboxes
     assert (unknown.cost_usd, unknown.rate, unknown.seconds) == (None, None, 360.0)
+
+
+def test_a_plan_says_what_models_are_expected_to_cost_and_how_it_knows(books: Books, records: Records) -> None:
+    arms = [locked_arm("a"), locked_arm("b", config={"k": 1})]
+    experiment = locked([locked_case("c", limits=Limits(cost_usd=1.0))], arms, trials=2, budget_usd=3)
+    first = make(records, experiment)
+    assert (first.models.cost_usd, first.models.source, first.models.at_most) == (4, "the cases' limits.cost_usd", True)
+    assert most_usd(first, experiment.spec.budget) == 3  # the budget is nearer than the limits
+    (claim,) = books.ledger.claim(books.engine(), keys(experiment.run)[:1], HERE.place)
+    books.finish(claim, books.begin(claim), cost_usd=Decimal("0.25"))
+    again = make(records, experiment)
+    assert (again.models.cost_usd, again.models.at_most) == (Decimal("0.75"), False)
+    assert (
+        again.models.source
+        == "the mean of 1 earlier cells of the arm a as it is; the mean of 1 earlier cells of tiny in other arms"
+    )
+    assert most_usd(again, experiment.spec.budget) == Decimal("2.75")
+    assert most_usd(again, None) == 3
+    unbounded = make(records, locked([locked_case("d")], [locked_arm("a")]))
+    assert (unbounded.models.cost_usd, most_usd(unbounded, None)) == (Decimal("0.25"), Decimal("0.25"))
+
+
+def test_who_runs_a_plan_first_created_its_experiment(records: Records) -> None:
+    experiment = locked(trials=2)
+    planned = plan(experiment, records, vault(records, {}), fresh=False)
+    for who in ("sam", "kim"):
+        assert commit(experiment, planned, records, who).created_by == "sam"
 
 
 def test_a_ref_that_moved_resumes_the_locked_run_and_says_so(records: Records, tmp_path: Path) -> None:
