@@ -61,7 +61,7 @@ def attempts(project: Project, experiment: str) -> list[dict[str, Any]]:
 
 def ran(project: Project, **more: Any) -> list[dict[str, Any]]:
     project.experiment("warm", **more)
-    return attempts(project, project.run("warm", "--fresh")["experiment"])
+    return attempts(project, project.run("warm", "--fresh", "--no-reuse")["experiment"])
 
 
 def sql(project: Project, statement: str) -> None:
@@ -92,7 +92,7 @@ def test_an_engine_killed_after_the_move_costs_no_agent_its_run(app: Project) ->
     app.evals("image", "warm", "--count", "1")
     (name,) = standing(app)
     mark = born(app, name)
-    experiment = app.evals("experiment", "run", "warm", "--fresh")["experiment"]
+    experiment = app.evals("experiment", "run", "warm", "--fresh", "--no-reuse")["experiment"]
     app.wait_for(lambda: app.evals("experiment", "status", experiment)["states"].get("running") == 1)
     app.kill_engines(experiment)
     assert app.evals("sandbox", "reap")["reaped"] == []

@@ -79,7 +79,7 @@ PRESENTATION: dict[str, Callable[[Project], Locked]] = {
     "empty commit": lambda p: (p.commit({}), lock(p))[1],
     "ref": lambda p: lock(p, arms=[{"name": "a", "ref": "HEAD"}]),
     "worktree": lambda p: lock(p, arms=[{"name": "a", "ref": "WORKTREE"}]),
-    "number": lambda p: lock(p, arms=[{"name": "a", "ref": "main", "config": {}}], seed=0, trials=1),
+    "number": lambda p: lock(p, arms=[{"name": "a", "ref": "main", "config": {}}], trials=1),
     "dataset": lambda p: (p.write("datasets/other.yaml", {"name": "other", "cases": ["w.d", "w.c"]}), lock(p, dataset="other"))[
         1
     ],
