@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
+from eval_pipeline.analysis.standing import ArmAlarm
 from eval_pipeline.analysis.stats import LatencyCell, experiment_summary, latency_summary, provisional_reasons, score_range
 from eval_pipeline.analysis.tables import ScoredCell, count_failures
 from eval_pipeline.domain.cell import Outcome
@@ -23,6 +24,7 @@ class ArmRow:
     means over cases likewise.
     latency_above: quantiles that lie above the longest time limit. n_not_judged: valid cells without a score.
     failures: cells by kind of failure, each kind apart; n_agent_failed: those that count as zero.
+    discard_reasons: that were given for discarded results, each once.
     stand_in: the arm's model is the stand-in, so its numbers say nothing about a real model.
     """
 
@@ -49,6 +51,7 @@ class ArmRow:
     stand_in: bool
     flags: list[str]
     failures: dict[str, int] = field(default_factory=dict[str, int])
+    discard_reasons: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +76,7 @@ class Leaderboard:
     open_egress: what did not hold of the lists of hosts that agents might reach; None when they held, or nothing was to be reached.
     spent_usd: for models; sandbox_spent_usd: for sandboxes; both of all attempts whose cost is known. n_sandbox_unknown: attempts whose
     sandbox has no known cost. overhead_usd: of spent_usd, what went into attempts that don't count; n_overhead_unknown: those of unknown cost.
+    alarms: arms that failed as a whole: their scores say nothing about the model.
     n_measured: cells whose usage the model gateway measured; that of the others is self-reported.
     """
 
@@ -95,6 +99,7 @@ class Leaderboard:
     overhead_usd: float = 0.0
     n_overhead_unknown: int = 0
     n_measured: int = 0
+    alarms: list[ArmAlarm] = field(default_factory=list["ArmAlarm"])
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -183,6 +188,7 @@ def _arm_row(name: str, cells: list[ScoredCell], summary: Any, model: object) ->
         stand_in=model == "stand-in",
         flags=list(mean.flags),
         failures=count_failures(cells),
+        discard_reasons=list(dict.fromkeys(one.discarded for cell in cells for one in cell.view.attempts if one.discarded)),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from eval_pipeline.analysis.judged import judged_row
 from eval_pipeline.analysis.leaderboard import JudgeLine, Leaderboard, leaderboard
+from eval_pipeline.analysis.standing import alarms
 from eval_pipeline.analysis.tables import ScoredCell, asked_of, scored_table
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.scoring.judge_votes import judge_version
@@ -46,7 +47,7 @@ def _of_judge(records: Records, experiment: ExperimentRow, cells: Sequence[CellV
 
 def load_leaderboard(records: Records, experiment: ExperimentRow) -> Leaderboard:
     board = leaderboard(experiment, load_table(records, experiment), records.views.leaked())
-    return replace(board, judge=_judge_line(records, experiment))
+    return replace(board, judge=_judge_line(records, experiment), alarms=alarms(records.database, experiment.id))
 
 
 def _judge_line(records: Records, experiment: ExperimentRow) -> JudgeLine | None:

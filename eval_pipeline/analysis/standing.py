@@ -12,6 +12,7 @@ from eval_pipeline.store.database import Database
 from eval_pipeline.store.standing import ArmEnds, OpenCell, Pace, ends_by_arm, first_error
 
 WORKER = "a persist worker, or an engine that persists"
+NOBODY = "an engine: nobody works on it"
 EVIDENCE = 3  # cells that must have ended before anything is said
 
 _WHY = {
@@ -54,8 +55,11 @@ class ArmAlarm:
         )
 
 
-def explain(cell: OpenCell) -> Waiting:
+def explain(cell: OpenCell, blocked: str | None = None) -> Waiting:
+    """blocked: what keeps every open cell from beginning, whoever works on it; None: nothing."""
     waits_for, since = _waits_for(cell)
+    if blocked is not None and waits_for == NOBODY:
+        waits_for = blocked
     return Waiting(
         cell=cell.key,
         state=cell.state,
@@ -79,7 +83,7 @@ def _waits_for(cell: OpenCell) -> tuple[str | None, datetime]:
         return None, cell.updated_at
     if cell.owned:
         return "an engine: the one that had it died", cell.left_at or cell.updated_at
-    return "an engine: nobody works on it", cell.updated_at
+    return NOBODY, cell.updated_at
 
 
 def died_at(cells: Sequence[OpenCell]) -> datetime | None:

@@ -104,7 +104,7 @@ def _show_people(cell: ScoredCell, answer: str | None, judged: JudgeSpend | None
         table(["group", "score"], [[name, score] for name, score in cell.groups.items()], "\nby group", ["score"])
     attempts = [[a.number, a.sandbox, a.outcome, a.created_at, a.ended_at, a.error] for a in cell.view.attempts]
     table(["attempt", "sandbox", "outcome", "started", "ended", "error"], attempts, "\nattempts")
-    if any(attempt.error for attempt in cell.view.attempts):
+    if any(attempt.error for attempt in cell.view.attempts) and any(attempt.bundle for attempt in cell.view.attempts):
         click.echo(f"what the agent printed: evals cell logs {cell.view.key}")
     for attempt in cell.view.attempts:
         if (isolation := attempt.evidence.get("isolation")) is not None:
@@ -150,10 +150,22 @@ def logs(settings: Settings, key: str, transcript: bool, raw: bool, as_json: boo
                 print_raw(stream)
                 continue
             if not transcript:
-                note(f"--- {name.removeprefix('logs/')}")
+                click.echo(f"--- {name.removeprefix('logs/')}")
             print_text(stream)
-        if cell.error and not raw:
-            note(f"error: {harmless(cell.error)}")
+        if not raw and not transcript:
+            _show_ends(cell)
+
+
+def _show_ends(cell: ScoredCell) -> None:
+    """What there is beside the logs; of a cell whose agent never ran it is all."""
+    attempts = cell.view.attempts
+    if not attempts and cell.view.adopted_from is None:
+        click.echo(f"nothing is stored: it has not begun ({cell.state})")
+    elif attempts and not any(attempt.bundle for attempt in attempts):
+        click.echo("no output is stored: its agent left none, or never ran. What is known of its attempts:")
+    for attempt in attempts:
+        if attempt.error:
+            click.echo(f"--- error of attempt {attempt.number}\n{harmless(attempt.error)}")
 
 
 @command.command("shell")

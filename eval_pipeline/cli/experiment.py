@@ -12,13 +12,13 @@ import click
 from eval_pipeline.cli.experiment_archive import archive, restore
 from eval_pipeline.cli.experiment_run import lock_file, rerun, run
 from eval_pipeline.cli.experiment_status import status
-from eval_pipeline.cli.output import emit, harmless, json_option, shown, table, with_settings
+from eval_pipeline.cli.output import counted, emit, harmless, json_option, table, with_settings
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from eval_pipeline.analysis.tables import ScoredCell
     from eval_pipeline.runner.estimate import ModelEstimate, SandboxEstimate
-    from eval_pipeline.runner.planning import JudgeEstimate
+    from eval_pipeline.runner.planning import JudgeEstimate, Plan
 
 
 @click.group()
@@ -41,7 +41,7 @@ command.add_command(status)
 @with_settings
 def plan_command(settings: Settings, file: str, fresh: bool, reuse: bool, as_json: bool) -> None:
     """What `run` would do: cells, what is done already, limits, notes. Spends nothing."""
-    from eval_pipeline.runner.planning import plan
+    from eval_pipeline.runner.planning import moved_text, plan
     from eval_pipeline.runner.rates import current_rates
     from eval_pipeline.store.records import open_records
     from eval_pipeline.vault.delivery import Secrets
@@ -74,19 +74,22 @@ def plan_command(settings: Settings, file: str, fresh: bool, reuse: bool, as_jso
 
     def people() -> None:
         verb = "resumes" if planned.resumes else "new"
-        n_cases, n_arms = len(planned.run.cases), len(planned.run.arms)
-        click.echo(f"{planned.run.experiment_id} ({verb}): {n_cases} cases x {n_arms} arms x {planned.run.trials} trials")
-        click.echo(f"{planned.n_cells} cells: {data['n_new']} to run, {planned.n_done} done already{_adopted(planned.adopted)}")
-        for arm in planned.run.arms:
-            click.echo(f"  arm {arm.name}: {arm.ref} = {(arm.commit or arm.tree)[:12]}{_settings(arm.config)}")
-        click.echo(
-            f"models cost at most {shown(planned.max_cost_usd)} USD by the cases' limits; budget {shown(data['budget_usd'])} USD"
-        )
+        cases = counted(len(planned.run.cases), "case", "cases")
+        arms, trials = counted(len(planned.run.arms), "arm", "arms"), counted(planned.run.trials, "trial", "trials")
+        click.echo(f"{planned.run.experiment_id} ({verb}): {cases} x {arms} x {trials}")
+        cells = counted(planned.n_cells, "cell", "cells")
+        click.echo(f"{cells}: {data['n_new']} to run, {planned.n_done} done already{_adopted(planned.adopted)}")
+        for arm, now in zip(planned.run.arms, locked.run.arms, strict=True):
+            moved = (
+                "" if planned.resumes is None or arm.tree == now.tree else f" (MOVED since: now {(now.commit or now.tree)[:12]})"
+            )
+            click.echo(f"  arm {arm.name}: {arm.ref} = {(arm.commit or arm.tree)[:12]}{moved}{_settings(arm.config)}")
+        click.echo(f"{_most_line(planned)}; budget {_budget(data['budget_usd'])}")
         click.echo(_models_line(planned.models))
         click.echo(_sandboxes_line(planned.sandboxes, data["n_new"]))
         if planned.judge.n_calls:
             click.echo(_judge_line(planned.judge))
-        for line in [*planned.moved, *planned.notes]:
+        for line in [*filter(None, [moved_text(planned, file)]), *planned.notes]:
             click.echo(f"note: {line}")
 
     emit(data, as_json, people)
@@ -95,6 +98,18 @@ def plan_command(settings: Settings, file: str, fresh: bool, reuse: bool, as_jso
 def _adopted(adopted: Mapping[str, str]) -> str:
     sources = sorted({key.partition("/")[0] for key in adopted.values()})
     return f", {len(adopted)} adopted from equal cells of {', '.join(sources)}" if adopted else ""
+
+
+def _most_line(planned: Plan) -> str:
+    if planned.max_cost_usd is not None:
+        return f"models cost at most {planned.max_cost_usd:.4f} USD by the cases' limits"
+    names = [case.name for case in planned.run.cases if case.limits.cost_usd is None]
+    have = counted(len(names), "case has", "cases have")
+    return f"models cost at most: unknown: {have} no limit of cost ({', '.join(names[:3])}{', ...' if names[3:] else ''})"
+
+
+def _budget(usd: float | None) -> str:
+    return "none" if usd is None else f"{usd:g} USD"
 
 
 def _judge_line(guess: JudgeEstimate) -> str:
@@ -184,7 +199,7 @@ def cells(settings: Settings, name: str, states: tuple[str, ...], arm: str | Non
         ]
         for c in chosen
     ]
-    emit(rows, as_json, lambda: table(columns, people, right=columns[4:9]))
+    emit(rows, as_json, lambda: table(columns, people, right=columns[4:9], cut="error"))
 
 
 def _money(usd: Decimal | None) -> str | None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.output import Failure, emit, json_option, note, shown, starts_sandboxes, with_settings
+from eval_pipeline.cli.experiment_report import Asked, Watched, report
+from eval_pipeline.cli.output import counted, json_option, note, starts_sandboxes, with_settings
 from eval_pipeline.domain.cell import CellState
 from eval_pipeline.settings import Settings
 
@@ -39,7 +37,7 @@ def run(
     from eval_pipeline.cli.budget import confirm
     from eval_pipeline.cli.launch import launch, require_isolation
     from eval_pipeline.host import login
-    from eval_pipeline.runner.planning import commit, plan
+    from eval_pipeline.runner.planning import commit, moved_text, plan
     from eval_pipeline.store.records import open_records
     from eval_pipeline.vault.delivery import Secrets
 
@@ -50,8 +48,9 @@ def run(
         planned = plan(locked, records, Secrets(settings, records), fresh=fresh, reuse=reuse)
         confirm(records, locked, planned, yes=yes)
         experiment = commit(locked, planned, records, settings.user or login())
-        for line in planned.moved:
-            note(f"{line}: resuming the locked one; --fresh starts a new experiment of {len(locked.run.cell_keys())} cells")
+        asked = Asked(file=file, wait=wait, resumed=planned.resumes is not None, moved=moved_text(planned, file))
+        if asked.moved:
+            note(f"{asked.moved} (a new experiment of {len(locked.run.cell_keys())} cells)")
         for line in planned.notes:
             note(f"note: {line}")
         if fresh and planned.resumes is not None:
@@ -62,14 +61,17 @@ def run(
         if planned.resumes is not None:
             note(f"resuming {experiment.id}: {planned.n_done} of {planned.n_cells} cells are done already")
         if planned.adopted:
-            note(f"{len(planned.adopted)} cells take the results of equal cells of other experiments; --no-reuse runs them")
+            taken = counted(
+                len(planned.adopted), "cell takes its result from an equal cell", "cells take their results from equal cells"
+            )
+            note(f"{taken} of other experiments; --no-reuse runs them")
         rescored = planned.resumes is not None and planned.resumes.score.digest != locked.score.digest
         if rescored:
             note("the rubric, the policy or a price has changed: its cells are judged again, none is run again")
         if planned.n_done == planned.n_cells and not rescored:
-            return _report(settings, records, experiment, as_json, resumed=True)
+            return report(settings, records, experiment, as_json, asked)
         launched = launch(settings, experiment)
-        return _follow(settings, records, experiment, launched, wait, timeout_s, as_json, resumed=planned.resumes is not None)
+        return _follow(settings, records, experiment, launched, asked, timeout_s, as_json)
 
 
 @click.command("rerun")
@@ -109,17 +111,24 @@ def rerun(
         chosen = _chosen(records, experiment, keys) if keys else [k for k in records.views.keys(experiment.id) if k not in done]
         done = done.intersection(chosen)
         if done and discard is not None:
-            note(f"{records.ledger.discard(sorted(done), discard)} valid results are discarded: {discard}")
+            n_discarded = records.ledger.discard(sorted(done), discard)
+            note(f"{counted(n_discarded, 'valid result is', 'valid results are')} discarded: {discard}")
         elif done:
-            note(f"{len(done)} of the cells have a valid result and are not run again; --discard REASON does it")
+            they = (
+                "1 of the cells has a valid result and is"
+                if len(done) == 1
+                else f"{len(done)} of the cells have a valid result and are"
+            )
+            note(f"{they} not run again; --discard REASON does it")
         open_keys = chosen if discard is not None else [key for key in chosen if key not in done]
         records.ledger.clear_cancel(experiment.id)
         records.ledger.restore(experiment.id)
         if not open_keys:
             note("nothing to run")
-            return _report(settings, records, experiment, as_json, resumed=True)
+            return report(settings, records, experiment, as_json, Asked(resumed=True))
         launched = launch(settings, experiment, open_keys)
-        return _follow(settings, records, experiment, launched, wait, timeout_s, as_json, resumed=True, keys=open_keys)
+        asked = Asked(wait=wait, resumed=True, keys=tuple(open_keys))
+        return _follow(settings, records, experiment, launched, asked, timeout_s, as_json)
 
 
 def _chosen(records: Records, experiment: ExperimentRow, keys: tuple[str, ...]) -> list[str]:
@@ -151,125 +160,18 @@ def _follow(
     records: Records,
     experiment: ExperimentRow,
     launched: Launched,
-    wait: bool,
+    asked: Asked,
     timeout_s: float | None,
     as_json: bool,
-    *,
-    resumed: bool,
-    keys: Sequence[str] = (),
 ) -> int:
-    """keys: the cells that were asked for; empty means all of them."""
     from eval_pipeline.cli.launch import Watch
 
     note(f"{experiment.id}: engine started, process {launched.process.pid}; its log: {launched.log}")
-    if not wait:
+    if not asked.wait:
         note(f"watch: evals experiment status {experiment.id} --watch")
-        return _report(settings, records, experiment, as_json, resumed=resumed)
+        return report(settings, records, experiment, as_json, asked)
     ended = Watch(settings, records, experiment, launched, timeout_s).run()
-    return _report(
-        settings, records, experiment, as_json, resumed=resumed, waited=True, ended=ended, log=str(launched.log), keys=keys
-    )
-
-
-def _report(
-    settings: Settings,
-    records: Records,
-    experiment: ExperimentRow,
-    as_json: bool,
-    *,
-    resumed: bool,
-    waited: bool = False,
-    ended: bool = True,
-    log: str | None = None,
-    keys: Sequence[str] = (),
-) -> int:
-    """Print the counts. The exit code is 0 unless somebody waited: then 1 when cells have no valid result, 3 for want of budget.
-
-    keys: only these cells decide the exit code; empty means all.
-    """
-    from eval_pipeline.analysis.load import load_table
-    from eval_pipeline.analysis.standing import alarms, expected
-    from eval_pipeline.analysis.tables import count_failures
-    from eval_pipeline.cli.progress import failures_line, loud, outcomes_line
-
-    row = records.ledger.experiment(experiment.id)
-    tally = records.views.tallies(row.id)[row.id]
-    n_failed = tally.states.get(CellState.FAILED, 0)
-    data = {
-        "experiment": row.id,
-        "n_cells": row.n_cells,
-        "n_ok": tally.n_done,
-        "n_failed": n_failed,
-        "n_open": row.n_cells - tally.n_done - n_failed,
-        "resumed": resumed,
-        "failures": count_failures(load_table(records, row)),
-    }
-    n_wanted = len(keys) or row.n_cells
-    n_missing = (
-        n_wanted - len(set(records.views.keys(row.id, [CellState.DONE])).intersection(keys)) if keys else n_wanted - tally.n_done
-    )
-    missing = f"{n_missing} of {n_wanted} cells have no valid result"
-    failure = _failure(settings, records, row, missing, ended, log) if waited and n_missing else None
-
-    def people() -> None:
-        line = expected(tally.n_done, row.n_cells, tally.states)
-        click.echo(f"{row.id}: {line}; outcomes: {outcomes_line(tally.outcomes)}; failed: {failures_line(data['failures'])}")
-
-    if waited:
-        for alarm in alarms(records.database, row.id):
-            loud(str(alarm))
-    emit(data, as_json, people, failure)
-    return 0 if failure is None else 3 if failure.code == "budget_exceeded" else 1
-
-
-def _failure(settings: Settings, records: Records, row: ExperimentRow, missing: str, ended: bool, log: str | None) -> Failure:
-    from eval_pipeline.analysis.standing import died_at
-    from eval_pipeline.store.standing import open_cells
-
-    if not ended:
-        return Failure("unfinished", f"{missing} yet; the run goes on", f"evals experiment status {row.id} --watch")
-    died = died_at(open_cells(records.database, row.id))
-    if died is not None:
-        said = f"{missing}: the engine died at {shown(died)}. What is done stays"
-        return Failure("engine_died", said, f"go on with: evals experiment rerun {row.id} --failed; its log: {log}")
-    if row.cancel_requested_at is not None:
-        return Failure("cancelled", f"{missing}: it was cancelled", "run the file again to go on")
-    if (out := _out_of_budget(settings, records, row)) is not None:
-        return Failure("budget_exceeded", f"{missing}: {out[0]}", f"{out[1]} and run it again: it goes on")
-    return Failure("cells_failed", missing, f"evals experiment status {row.id} says why; log: {log}")
-
-
-def _out_of_budget(settings: Settings, records: Records, row: ExperimentRow) -> tuple[str, str] | None:
-    """Why the next open cell can't begin, and what to do; None when it can, as far as budgets go."""
-    if not records.views.keys(row.id, [CellState.OPEN]):
-        return None
-    if row.budget_cells is not None and row.begun_cells >= row.budget_cells:
-        return f"{row.begun_cells} cells were begun, and its budget is {row.budget_cells}", "raise budget.cells in the file"
-    if row.budget_wall_s is not None and (worked_s := records.spending.worked_s(row.id)) >= row.budget_wall_s:
-        spent = f"it was worked on for {worked_s:.0f} s, and its budget is {row.budget_wall_s:.0f} s"
-        return spent, "raise budget.wall_s in the file"
-    needed, month = _next_reservation(settings, records, row), records.spending.month()
-    if row.budget_usd is not None and row.committed_usd + needed > row.budget_usd:
-        return f"{row.committed_usd:f} of {row.budget_usd:f} USD are spent or reserved", "raise budget.cost_usd in the file"
-    if month.monthly_cap_usd is not None and month.committed_usd + needed > month.monthly_cap_usd:
-        spent = f"{month.committed_usd:f} of {month.monthly_cap_usd:f} USD of this installation's month are spent or reserved"
-        return spent, "raise `evals budget --monthly-cap USD`"
-    return None
-
-
-def _next_reservation(settings: Settings, records: Records, row: ExperimentRow) -> Decimal:
-    """Of the first open cell, in USD; there is one."""
-    from eval_pipeline.domain.budget import reservation_usd, sandbox_terms
-    from eval_pipeline.domain.ids import CellKey
-    from eval_pipeline.runner.rates import current_rates
-
-    key = CellKey.parse(records.views.keys(row.id, [CellState.OPEN])[0])
-    limits, resources = row.run.case(key.case_name).limits, row.run.arm(key.arm).manifest.resources
-    per_s = records.views.sandbox_usd_per_s(row.id, key.arm)
-    if per_s is None and (rates := asyncio.run(current_rates(settings, row.run.backend))) is not None:
-        per_s = rates.usd_per_s(resources.cpu, resources.memory_mib)
-    held = sandbox_terms(limits, per_s, None).reserve_usd
-    return held + reservation_usd(limits, row.budget_usd, row.n_cells, held)
+    return report(settings, records, experiment, as_json, asked, Watched(ended=ended, launched=launched))
 
 
 def lock_file(settings: Settings, file: str) -> Any:

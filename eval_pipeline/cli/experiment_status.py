@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.output import emit, harmless, json_option, leaked_line, shown, table, unsafe_line, with_settings
+from eval_pipeline.cli.output import (
+    alarm_line,
+    emit,
+    harmless,
+    json_option,
+    leaked_line,
+    shown,
+    table,
+    unsafe_line,
+    with_settings,
+)
+from eval_pipeline.domain.cell import CellState
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -40,21 +53,29 @@ def status(settings: Settings, name: str, watch: bool, all_cells: bool, as_json:
                     time.sleep(WATCH_POLL_S)
                     progress.update()
             row = records.ledger.experiment(row.id)
-        data = standing(records, row, all_cells)
+        data = standing(settings, records, row, all_cells)
     emit(data, as_json, lambda: _show(data))
 
 
-def standing(records: Records, row: ExperimentRow, all_cells: bool) -> dict[str, Any]:
+def standing(settings: Settings, records: Records, row: ExperimentRow, all_cells: bool) -> dict[str, Any]:
     from eval_pipeline.analysis.load import load_table
     from eval_pipeline.analysis.standing import alarms, died_at, eta_s, explain
     from eval_pipeline.analysis.tables import count_failures
+    from eval_pipeline.cli.experiment_report import run_command
+    from eval_pipeline.cli.launch import log_of
     from eval_pipeline.cli.progress import status_of
+    from eval_pipeline.runner.room import no_room
+    from eval_pipeline.scoring.sandbox_prices import listed
     from eval_pipeline.store.standing import open_cells, pace
 
     tally = records.views.tallies(row.id)[row.id]
     waiting = open_cells(records.database, row.id)
     every = records.views.cells(row.id)
-    explained = [explain(cell) for cell in waiting]
+    engines = records.leases.engines_of(row.id)
+    rates = listed(row.run.backend, settings.modal.region if row.run.backend == "modal" else None)
+    blocked = None if engines else no_room(records, row, rates)
+    explained = [explain(cell, blocked and blocked.waits_for) for cell in waiting]
+    log = log_of(settings, row.id)
     return {
         "experiment": row.id,
         "name": row.name,
@@ -75,17 +96,28 @@ def standing(records: Records, row: ExperimentRow, all_cells: bool) -> dict[str,
         "worked_s": records.spending.worked_s(row.id),
         "committed_usd": row.committed_usd,
         "eta_s": eta_s(pace(records.database, row.id)),
-        "engine_died_at": died_at(waiting),
+        "engine_died_at": None if engines else died_at(waiting) or _died_before(settings, row.id, log),
+        "engine_log": str(log) if log.is_file() else None,
+        "blocked": None if blocked is None else asdict(blocked),
+        "run_command": run_command(settings, row),
         "alarms": [{**asdict(alarm), "text": str(alarm)} for alarm in alarms(records.database, row.id)],
         "engines": [
-            {"engine": engine.id, "kind": engine.kind, "pid": engine.pid, "started_at": engine.started_at}
-            for engine in records.leases.engines_of(row.id)
+            {"engine": engine.id, "kind": engine.kind, "pid": engine.pid, "started_at": engine.started_at} for engine in engines
         ],
         "open_cells": [asdict(one) for one in (explained if all_cells or len(explained) <= FEW else [])],
         "n_open": len(explained),
         "waiting": _counted(explained),
         "errors": [{"cell": one.cell, "error": one.error} for one in explained if one.error][:FEW],
     }
+
+
+def _died_before(settings: Settings, experiment: str, log: Path) -> datetime | None:
+    """Of an engine that left no cell behind: when it last wrote. None when none died."""
+    from eval_pipeline.store.liveness import died_driving
+
+    if not log.is_file() or not died_driving(settings, experiment):
+        return None
+    return datetime.fromtimestamp(log.stat().st_mtime, UTC)
 
 
 def _counted(cells: list[Waiting]) -> dict[str, int]:
@@ -116,7 +148,7 @@ def _show(data: dict[str, Any]) -> None:
     if data["leaked_sandboxes"]:
         click.echo(leaked_line(data["leaked_sandboxes"]))
     for alarm in data["alarms"]:
-        click.echo(click.style(f"!! {harmless(alarm['text'])}", fg="red", bold=True))
+        click.echo(alarm_line(alarm["text"]))
     for engine in data["engines"]:
         kind = "persist worker" if engine["kind"] == "persist" else "engine"
         click.echo(f"{kind} {engine['engine'][:8]}, process {engine['pid']}, since {shown(engine['started_at'])}")
@@ -127,7 +159,12 @@ def _show(data: dict[str, Any]) -> None:
             [one["cell"], one["state"], one["waits_for"], one["since"], one["deadline_at"], one["attempt"], _line(one["error"])]
             for one in data["open_cells"]
         ]
-        table(["open cell", "state", "waits for", "since", "deadline", "attempt", "last error"], rows, right=["attempt"])
+        table(
+            ["open cell", "state", "waits for", "since", "deadline", "attempt", "last error"],
+            rows,
+            right=["attempt"],
+            cut="last error",
+        )
     elif data["n_open"]:
         waiting = "; ".join(f"{n} wait for {what}" for what, n in data["waiting"].items())
         click.echo(f"{waiting} (each: --cells)")
@@ -138,12 +175,19 @@ def _show(data: dict[str, Any]) -> None:
 def _resume(data: dict[str, Any]) -> str:
     from eval_pipeline.analysis.standing import WORKER
 
-    go_on = f"evals experiment rerun {data['experiment']} --failed"
+    rerun = f"evals experiment rerun {data['experiment']} --failed"
+    log = f"; its log: {data['engine_log']}" if data["engine_log"] else ""
     if data["waiting"] and set(data["waiting"]) == {WORKER}:
         return "its agents have ended, and their outputs wait for: evals worker persist"
-    if data["engine_died_at"] is None:
-        return f"nobody works on it; go on with: {go_on}"
-    return f"THE ENGINE DIED at {shown(data['engine_died_at'])}, with cells open. What is done stays; go on with: {go_on}"
+    if data["engine_died_at"] is not None:
+        return (
+            f"THE ENGINE DIED at {shown(data['engine_died_at'])}, with cells open. What is done stays; go on with: {rerun}{log}"
+        )
+    if (blocked := data["blocked"]) is not None:
+        where = " in its file" if blocked["in_file"] else ""
+        return f"its budget is used up: {blocked['said']}. {blocked['remedy']}{where}, and run it again: {data['run_command']}"
+    go_on = rerun if data["states"].get(CellState.FAILED) else data["run_command"]
+    return f"nobody works on it; go on with: {go_on}{log.replace('its log', 'the log of its last engine')}"
 
 
 def _line(text: str | None) -> str | None:

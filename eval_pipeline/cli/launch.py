@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from eval_pipeline.cli.output import note
@@ -28,12 +29,17 @@ class Launched:
     log: Path
 
 
+def log_of(settings: Settings, experiment: str) -> Path:
+    """Of the engines that were started from here."""
+    return settings.state_dir / "logs" / f"{experiment}.log"
+
+
 def launch(settings: Settings, experiment: ExperimentRow, keys: Sequence[str] = (), *, only_score: bool = False) -> Launched:
     """keys: only these cells; empty means all that are not done. The process outlives this one. only_score: no cell is run.
 
     It waits for cells that another engine is working on, and takes them over if that one leaves them open.
     """
-    log = settings.state_dir / "logs" / f"{experiment.id}.log"
+    log = log_of(settings, experiment.id)
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "eval_pipeline.defs.launcher", experiment.id]
     if settings.unsafe_no_isolation:
@@ -46,6 +52,12 @@ def launch(settings: Settings, experiment: ExperimentRow, keys: Sequence[str] = 
     process.stdin.write("\n".join(keys).encode())
     process.stdin.close()
     return Launched(process=process, log=log)
+
+
+def death_of(launched: Launched) -> datetime | None:
+    """When its process was last known to write, if a signal has ended it; None when it has ended by itself, or lives."""
+    code = launched.process.poll()
+    return None if code is None or code >= 0 else datetime.fromtimestamp(launched.log.stat().st_mtime, UTC)
 
 
 def require_isolation(settings: Settings, backend: str = "local") -> None:

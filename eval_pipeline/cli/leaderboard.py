@@ -4,7 +4,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eval_pipeline.cli.output import emit, json_option, leaked_line, shown, table, unsafe_line, with_settings
+from eval_pipeline.cli.output import (
+    alarm_line,
+    emit,
+    harmless,
+    json_option,
+    leaked_line,
+    shown,
+    table,
+    unsafe_line,
+    with_settings,
+)
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -45,6 +55,8 @@ def show(board: Leaderboard) -> None:
         "not judged",
     ]
     table(columns, rows, f"{board.experiment} ({board.status})", right=columns[1:])
+    for alarm in board.alarms:
+        click.echo(alarm_line(str(alarm)))
     kinds = list(board.arms[0].failures)
     table(["arm", *kinds], [[arm.arm, *arm.failures.values()] for arm in board.arms], "\ncells that failed, by kind", right=kinds)
     click.echo(expected(board.n_cells - sum(board.missing.values()), board.n_cells, board.missing))
@@ -81,13 +93,18 @@ def show(board: Leaderboard) -> None:
         bounds = [f"{arm.arm} {shown(arm.bound_low)} to {shown(arm.bound_high)}" for arm in board.arms]
         click.echo(f"cells without a score bound the means: {'; '.join(bounds)}")
     if any(arm.n_discarded for arm in board.arms):
-        click.echo(f"discarded results: {', '.join(f'{a.arm} {a.n_discarded}' for a in board.arms if a.n_discarded)}")
+        click.echo(f"discarded results: {', '.join(_discarded(arm) for arm in board.arms if arm.n_discarded)}")
     if any(arm.stand_in for arm in board.arms):
         click.echo("* the stand-in model, no real model: these numbers show that the pipeline works, nothing more.")
 
 
+def _discarded(arm: ArmRow) -> str:
+    return f"{arm.arm} {arm.n_discarded} ({'; '.join(map(harmless, arm.discard_reasons))})"
+
+
 def _row(arm: ArmRow, board: Leaderboard) -> list[str]:
     marks = ("*" if arm.stand_in else "") + (" (baseline)" if arm.arm == board.baseline else "")
+    marks += " !! FAILED AS A WHOLE" if any(alarm.arm == arm.arm for alarm in board.alarms) else ""
     interval = "-" if arm.ci_low is None else f"{shown(arm.ci_low)} to {shown(arm.ci_high)}"
     money = ["-" if usd is None else f"{usd:.6f}" for usd in (arm.cost_usd_mean, arm.sandbox_usd_mean)]
     latency = [_latency(arm.latency_p50_s, "p50" in arm.latency_above), _latency(arm.latency_p95_s, "p95" in arm.latency_above)]

@@ -19,13 +19,15 @@ from eval_pipeline.errors import EvalsError
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
+_LEAST_CUT = 24
+
 
 def json_option(command: Callable[Params, Result]) -> Callable[Params, Result]:
     return click.option("--json", "as_json", is_flag=True, help='Print {"ok", "data", "error"} for programs.')(command)
 
 
 def leaked_line(n_leaked: int) -> str:
-    return f"{n_leaked} sandboxes are leaked: nobody owns them. End them: evals sandbox reap [--backend modal]"
+    return f"{counted(n_leaked, 'sandbox is', 'sandboxes are')} leaked: nobody owns {'it. End it' if n_leaked == 1 else 'them. End them'}: evals sandbox reap [--backend modal]"
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def emit_error(error: BaseException, as_json: bool) -> int:
     if isinstance(error, EvalsError):
         code, hint, exit_code = error.code, error.hint, error.exit_code
     elif isinstance(error, click.ClickException):
-        code, hint, exit_code = "usage", "`evals --help` lists the commands", 2
+        code, hint, exit_code = "usage", _usage_hint(error), 2
     else:
         code, hint, exit_code = "internal", "this is a defect of ours: the message above tells where", 1
     message = error.format_message() if isinstance(error, click.ClickException) else str(error)
@@ -72,22 +74,44 @@ def emit_error(error: BaseException, as_json: bool) -> int:
     return exit_code
 
 
+def _usage_hint(error: click.ClickException) -> str:
+    path = error.ctx.command_path if isinstance(error, click.MissingParameter) and error.ctx else ""
+    if path.endswith(" leaderboard") or (" experiment " in path and not path.endswith((" run", " plan"))):
+        return "`evals experiment list` lists them"
+    return "`evals --help` lists the commands"
+
+
 def note(message: str) -> None:
     click.echo(message, err=True)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None, right: Sequence[str] = ()) -> None:
-    """A table for people. Columns named in `right` hold numbers."""
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    title: str | None = None,
+    right: Sequence[str] = (),
+    cut: str | None = None,
+) -> None:
+    """A table for people. Columns named in `right` hold numbers. cut: the one that is shortened so that no other wraps."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    width = shutil.get_terminal_size((160, 24)).columns  # COLUMNS, else the terminal's, else 160
+    texts = [[Text(shown(value)) for value in row] for row in rows]
+    if cut is not None:
+        at = columns.index(cut)
+        widest = [max([len(name), *(row[n].cell_len for row in texts)]) for n, name in enumerate(columns)]
+        others = sum(widest) - widest[at] + 2 * (len(columns) - 1)  # two blanks between columns
+        room = max(_LEAST_CUT, width - others)
+        width = max(width, others + room)  # what is pasted and searched for stays in one piece, also where the lines are too long
+        for row in texts:
+            row[at].truncate(room, overflow="ellipsis")
     grid = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
     for name in columns:
-        grid.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    for row in rows:
-        grid.add_row(*(Text(shown(value)) for value in row))
-    width = shutil.get_terminal_size((160, 24)).columns  # COLUMNS, else the terminal's, else 160
+        grid.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=cut is not None)
+    for row in texts:
+        grid.add_row(*row)
     Console(file=sys.stdout, width=width, soft_wrap=False).print(grid)
 
 
@@ -105,6 +129,15 @@ def harmless(text: str) -> str:
     """What an agent wrote, for a terminal: control characters and what is not Unicode appear as escapes."""
     escaped = "".join(c if c in "\n\t" or not (c < " " or "\x7f" <= c <= "\x9f") else f"\\x{ord(c):02x}" for c in text)
     return escaped.encode("utf-8", "backslashreplace").decode()
+
+
+def counted(n: int, one: str, many: str) -> str:
+    """`1 cell`, `2 cells`."""
+    return f"{n} {one if n == 1 else many}"
+
+
+def alarm_line(text: str) -> str:
+    return click.style(f"!! {harmless(text)}", fg="red", bold=True)
 
 
 def unsafe_line(n_cells: int) -> str:

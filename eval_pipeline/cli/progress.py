@@ -9,10 +9,8 @@ from decimal import Decimal
 from types import TracebackType
 from typing import Any
 
-import click
-
 from eval_pipeline.analysis.standing import alarms, eta_s
-from eval_pipeline.cli.output import harmless, note
+from eval_pipeline.cli.output import alarm_line, note
 from eval_pipeline.domain.cell import CellState
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
@@ -132,4 +130,4 @@ class Progress:
 
 
 def loud(message: str) -> None:
-    note(click.style(f"!! {harmless(message)}", fg="red", bold=True))
+    note(alarm_line(message))

@@ -22,7 +22,7 @@ from eval_pipeline.runner.reaper import reap
 from eval_pipeline.settings import Settings, load_settings
 from eval_pipeline.store.artifacts import open_store
 from eval_pipeline.store.ledger import ExperimentRow
-from eval_pipeline.store.liveness import end_dead_engines
+from eval_pipeline.store.liveness import driving, end_dead_engines
 from eval_pipeline.store.postgres import embedded_server
 from eval_pipeline.store.records import Records, open_records
 from eval_pipeline.store.strays import GRACE_S
@@ -43,7 +43,8 @@ def main(argv: list[str]) -> int:
         settings = replace(settings, unsafe_no_isolation=True)
     with embedded_server(settings) as url:
         os.environ.update(prepare_home(settings, url))
-        return run_experiment(settings, experiment, keys, only_score="--only-score" in flags)
+        with driving(settings, experiment):
+            return run_experiment(settings, experiment, keys, only_score="--only-score" in flags)
 
 
 def run_experiment(settings: Settings, experiment_id: str, keys: list[str], *, only_score: bool = False) -> int:

@@ -38,6 +38,12 @@ def reservation_usd(limits: Limits, budget_usd: Decimal | None, n_cells: int, sa
     return max(Decimal(0), (budget_usd / n_cells).quantize(_CENT_FRACTION) - sandbox_usd)
 
 
+def attempt_usd(limits: Limits, budget_usd: Decimal | None, n_cells: int, usd_per_s: Decimal | None) -> Decimal:
+    """All that is held for an attempt: its models and its sandbox."""
+    held = sandbox_terms(limits, usd_per_s, None).reserve_usd
+    return held + reservation_usd(limits, budget_usd, n_cells, held)
+
+
 def cost_over_usd(limits: Limits, cost_usd: Decimal | None) -> Decimal | None:
     """How far a cell's cost is above its limit: it is stopped only once it is seen to be above. None: no limit, or no known cost."""
     if limits.cost_usd is None or cost_usd is None:

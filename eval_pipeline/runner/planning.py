@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from eval_pipeline.domain.cell import CellState
-from eval_pipeline.domain.experiment import Budget
+from eval_pipeline.domain.experiment import WORKTREE, Budget
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.lock import RunLock
 from eval_pipeline.errors import SpecError
 from eval_pipeline.runner.estimate import ModelEstimate, SandboxEstimate, estimate, estimate_models
 from eval_pipeline.runner.models import not_measured
+from eval_pipeline.runner.room import money_room, refuse_hopeless, reservations
 from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.scoring.judge_votes import judge_version
 from eval_pipeline.scoring.prices import PriceBook
@@ -76,6 +77,7 @@ def plan(
     done = set(records.views.keys(resumes.id, [CellState.DONE])) if resumes else set[str]()
     adopted = _adopted(run, records) if reuse else {}
     open_cells = [key for key in run.cell_keys() if str(key) not in done and str(key) not in adopted]
+    refuse_hopeless(locked, run, open_cells)
     judged = [case for case in locked.score.cases.values() if any(criterion.judge for criterion in case.rubric.criteria)]
     return Plan(
         run=run,
@@ -90,8 +92,24 @@ def plan(
         max_cost_usd=_max_cost(run, open_cells),
         models=_models(run, open_cells, records),
         sandboxes=estimate(run, open_cells, rates, records.views.mean_sandbox_s(run.app, run.backend)),
-        notes=_notes(locked, len(judged)),
+        notes=[*_no_room(locked, run, resumes, open_cells, records, rates), *_notes(locked, len(judged))],
     )
+
+
+def _no_room(
+    locked: Locked,
+    run: RunLock,
+    resumes: ExperimentRow | None,
+    open_cells: list[CellKey],
+    records: Records,
+    rates: SandboxRates | None,
+) -> list[str]:
+    budget = locked.spec.budget
+    if budget is None or budget.cost_usd is None or not open_cells:
+        return []
+    budget_usd, committed = Decimal(str(budget.cost_usd)), resumes.committed_usd if resumes else Decimal(0)
+    found = money_room(budget_usd, committed, reservations(records, run, budget_usd, open_cells, run.experiment_id, rates))
+    return [] if found is None else [f"NO CELL CAN BEGIN: {found.said}; {found.remedy} ({locked.budget_at})"]
 
 
 def _adopted(run: RunLock, records: Records) -> dict[str, str]:
@@ -148,6 +166,7 @@ def commit(locked: Locked, planned: Plan, records: Records, by: str | None = Non
 
 
 def _moves(locked: Locked, old: ExperimentRow) -> list[str]:
+    """What its refs did since, in words, one for each arm that would be another one now."""
     lines: list[str] = []
     for arm, before in zip(locked.run.arms, old.run.arms, strict=True):
         if arm.tree == before.tree and arm.manifest == before.manifest:
@@ -156,6 +175,16 @@ def _moves(locked: Locked, old: ExperimentRow) -> list[str]:
         step = f"{count} commit{'s' if count != 1 else ''}" if count else "to another tree"
         lines.append(f"{arm.ref} (arm {arm.name!r}) moved {step}")
     return lines
+
+
+def moved_text(planned: Plan, file: str) -> str | None:
+    """That a run resumes what was locked, though the app has changed since; None when it has not."""
+    if not planned.moved or planned.resumes is None:
+        return None
+    then = planned.resumes.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    changed = "your working tree has changed" if all(line.startswith(WORKTREE) for line in planned.moved) else "refs have moved"
+    what = "; ".join(planned.moved)
+    return f"these run the tree of {then}; {changed} since ({what}): `evals experiment run {file} --fresh` runs it as it is now"
 
 
 def _max_cost(run: RunLock, open_cells: list[CellKey]) -> float | None:
@@ -169,7 +198,7 @@ def _notes(locked: Locked, n_cases_with_judge: int) -> list[str]:
     judge = locked.score.judge
     if n_cases_with_judge and judge is None:
         notes.append(
-            f'{n_cases_with_judge} cases have criteria that need a judge, and the experiment names none: these stay "not judged"'
+            f'{n_cases_with_judge} case{" has" if n_cases_with_judge == 1 else "s have"} criteria that need a judge, and the experiment names none: these stay "not judged"'
             " and their scores null"
         )
     if n_cases_with_judge and judge is not None:

@@ -30,10 +30,13 @@ _MOST_WALL_S = 30 * 24 * 3600
 
 @dataclass(frozen=True)
 class Locked:
+    """budget_at: `file:line` of what the experiment may cost; None: it was not read from a file."""
+
     spec: ExperimentSpec
     run: RunLock
     score: ScoreLock
     repo: Path
+    budget_at: str | None = None
 
 
 def lock_experiment(library: Library, path: Path) -> Locked:
@@ -85,7 +88,7 @@ def lock_experiment(library: Library, path: Path) -> Locked:
         },
         prices=with_list_prices(library.prices(), _model_names(arms, spec.judge)).as_data(),
     )
-    return Locked(spec, run, score, repo)
+    return Locked(spec, run, score, repo, file.where(("budget", "cost_usd")))
 
 
 def _model_names(arms: Sequence[LockedArm], judge: JudgeSpec | None) -> set[str]:

@@ -34,6 +34,26 @@ def alive(folder: Path, engine_id: str) -> Generator[None]:
         os.close(handle)
 
 
+@contextmanager
+def driving(settings: Settings, experiment: str) -> Generator[None]:
+    """This process drives the experiment, from before its engine is in the ledger until after it: see `died_driving`."""
+    for path in _drivers(settings, experiment):
+        if not is_held(path):
+            path.unlink(missing_ok=True)
+    with alive(engines_dir(settings), f"drive-{experiment}-{os.getpid()}"):
+        yield
+
+
+def died_driving(settings: Settings, experiment: str) -> bool:
+    """Whether the process that drove it last from here ended without a word. False while another one drives it."""
+    found = _drivers(settings, experiment)
+    return bool(found) and not any(is_held(path) for path in found)
+
+
+def _drivers(settings: Settings, experiment: str) -> list[Path]:
+    return list(engines_dir(settings).glob(f"drive-{experiment}-*.lock"))
+
+
 def end_dead_engines(leases: Leases, settings: Settings) -> None:
     """End the leases of this place's engines whose process is gone, so that nobody waits for them to run out."""
     folder = engines_dir(settings)

@@ -122,6 +122,7 @@ def test_spend_includes_what_failed_and_what_was_discarded() -> None:
     made = board({"c/x/0": ([lost, discarded, attempt(3, cost_usd=Decimal(4))], {"a": 1, "b": 1}, None)})
     (arm,) = made.arms
     assert (made.spent_usd, arm.cost_usd_mean, arm.n_discarded) == (7.0, 4.0, 1)
+    assert arm.discard_reasons == ["wrong world"]
 
 
 def test_latencies_with_timeouts_above_them() -> None:

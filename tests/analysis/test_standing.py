@@ -78,6 +78,7 @@ def test_each_open_cell_is_explained() -> None:
     assert died_at([dead, cell()]) == LATER
     assert died_at([dead, cell(owned=True, living=True)]) is None
     assert died_at([cell(), cell(state="failed", owned=True, left_at=LATER)]) is None
+    assert [explain(one, "the budget").waits_for for one in (cell(), dead)] == ["the budget", explain(dead).waits_for]
 
 
 def test_expected_against_actual() -> None:

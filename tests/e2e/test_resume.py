@@ -33,6 +33,9 @@ def test_a_moved_ref_resumes_the_locked_commit_unless_fresh(project: Project) ->
     resumed = project.evals("experiment", "run", "moved", "--wait", check=False)
     assert resumed["data"]["experiment"] == first["experiment"]
     assert "main (arm 'a') moved 1 commit" in resumed["stderr"]
+    assert "evals experiment run moved --fresh" in resumed["data"]["moved"]
+    planned, _ = project.start("experiment", "plan", "moved").communicate(timeout=60)
+    assert "(MOVED since: now " in planned and "`evals experiment run moved --fresh` runs it as it is now" in planned
     fresh = project.run("moved", "--fresh")
     assert fresh["experiment"] != first["experiment"]
     assert [cell["score"] for cell in project.cells(fresh["experiment"])] == [0.0]

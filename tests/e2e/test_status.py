@@ -10,6 +10,9 @@ from support.project import Project
 
 pytestmark = pytest.mark.slow
 
+RATES = dict.fromkeys(["input_uncached", "cache_read", "cache_write_5m", "cache_write_1h", "output"], "10")
+PRICE = {"provider": "test", "model": "m", "effective_from": "2026-01-01", **RATES, "source": "made up"}
+
 
 def test_a_run_under_way_is_explained_and_so_is_its_engines_death(project: Project) -> None:
     project.agent("sleep 30; answer yes")
@@ -51,3 +54,49 @@ def test_an_arm_that_fails_as_a_whole_is_said_loudly(project: Project) -> None:
     assert (alarm["arm"], alarm["n_ended"], alarm["n_cells"]) == ("bad", 3, 3)
     board = project.evals("leaderboard", "loud")
     assert (board["n_cells"], board["missing"]) == (6, {})
+    assert [(one["arm"], one["outcome"]) for one in board["alarms"]] == [("bad", "agent_error")]
+    shown, _ = project.start("leaderboard", "loud").communicate(timeout=60)
+    assert "!! ALL 3 cells of arm bad failed the same way: agent_error" in shown and "bad !! FAILED AS A WHOLE" in shown
+    bad = next(one["cell"] for one in project.cells("loud") if one["arm"] == "bad")
+    printed, _ = project.start("cell", "logs", bad).communicate(timeout=60)
+    lines = printed.splitlines()
+    assert lines[lines.index("--- agent.stderr") + 1] == "no key" and "--- error of attempt 1" in lines
+
+
+def test_an_engine_that_died_before_its_cells_began_is_said_with_its_log(project: Project) -> None:
+    project.agent("answer yes")
+    project.case()
+    project.experiment("unborn")
+    watcher = project.start("experiment", "run", "unborn", "--wait")
+    lock = project.wait_for(lambda: next((project.state_dir / "engines").glob("drive-unborn-*.lock"), None))
+    os.kill(int(lock.stem.rpartition("-")[2]), signal.SIGKILL)
+    stdout, stderr = watcher.communicate(timeout=60)
+    assert watcher.returncode == 1 and "missing 1: 1 open" in stdout
+    assert "the engine died at" in stderr and "/logs/unborn-" in stderr
+    shown, _ = project.start("experiment", "status", "unborn").communicate(timeout=60)
+    assert "THE ENGINE DIED at" in shown and "/logs/unborn-" in shown and "go on with: evals experiment" in shown
+    assert project.run("unborn")["n_ok"] == 1
+    assert project.evals("experiment", "status", "unborn")["engine_died_at"] is None
+
+
+def test_a_budget_that_is_used_up_says_what_the_next_cell_needs(project: Project) -> None:
+    usage = '{"type":"usage","model":"m","input_uncached":2000,"output":0}'
+    project.write("prices.yaml", [PRICE])
+    project.agent(f"echo '{usage}' > $EVALS_OUTPUT/transcript.jsonl; answer yes")
+    project.case(limits={"cost_usd": 0.03})
+    project.experiment("poor", trials=2, budget={"cost_usd": 0.029})
+    refused = project.run("poor", check=False)
+    assert (refused["exit_code"], refused["error"]["code"]) == (2, "spec")
+    assert "poor.yaml:" in refused["error"]["message"] and "no cell can start" in refused["error"]["message"]
+    project.experiment("poor", trials=2, budget={"cost_usd": 0.04})
+    stopped = project.run("poor", check=False)
+    assert (stopped["exit_code"], stopped["error"]["code"]) == (3, "budget_exceeded")
+    assert (
+        "1 of 2 cells have no valid result: the next cell must reserve 0.03 USD, and 0.02 of 0.04 are left"
+        in (stopped["error"]["message"])
+    )
+    assert "raise budget.cost_usd to 0.05 at least" in stopped["error"]["hint"]
+    status = project.evals("experiment", "status", "poor")
+    assert status["waiting"] == {"the budget (needs 0.03, 0.02 left)": 1}
+    project.experiment("poor", trials=2, budget={"cost_usd": 0.05})
+    assert project.run("poor")["n_ok"] == 2

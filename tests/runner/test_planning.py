@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from eval_pipeline.domain.experiment import ArmSpec, Budget, ExperimentSpec
 from eval_pipeline.domain.lock import LockedArm, LockedCase, RunLock
 from eval_pipeline.domain.rubric import Criterion
 from eval_pipeline.errors import SpecError
-from eval_pipeline.runner.planning import Plan, commit, most_usd, plan
+from eval_pipeline.runner.planning import Plan, commit, most_usd, moved_text, plan
+from eval_pipeline.runner.room import no_room
 from eval_pipeline.scoring.sandbox_prices import listed
 from eval_pipeline.settings import Settings
 from eval_pipeline.specs.lock import Locked
@@ -171,6 +173,8 @@ def test_a_ref_that_moved_resumes_the_locked_run_and_says_so(records: Records, t
     planned = plan(after, records, vault(records, {}), fresh=False)
     assert (planned.run, planned.resumes is not None) == (before.run, True)
     assert planned.moved == ["main (arm 'a') moved 2 commits"]
+    text = moved_text(planned, "x.yaml") or ""
+    assert "refs have moved since (main (arm 'a') moved 2 commits): `evals experiment run x.yaml --fresh`" in text
     fresh = make(records, after, fresh=True)
     assert (fresh.run, fresh.resumes, fresh.moved) == (after.run, None, [])
     assert make(records, after).run == after.run  # now there is one of its own
@@ -212,3 +216,41 @@ def test_a_plan_for_modal_says_what_is_not_held_there(records: Records) -> None:
 def test_an_experiment_that_is_too_large(records: Records) -> None:
     with pytest.raises(SpecError, match="has 100001 cells; at most 100000"):
         plan(locked(trials=100_001), records, vault(records, {}), fresh=False)
+
+
+def test_a_cell_that_the_whole_budget_cannot_hold_is_refused_before_anything_is_spent(books: Books, records: Records) -> None:
+    cases = [locked_case("c", limits=Limits(cost_usd=0.5)), locked_case("d", limits=Limits(cost_usd=0.005))]
+    wanted = [r"b.yaml:7: budget: a cell of w.c reserves 0.5 USD \(limits.cost_usd\), the budget is 0.01: no cell can start"]
+    wanted.append("no cell of w.c can start")
+    for chosen, said in zip((cases[:1], cases), wanted, strict=True):
+        poor = replace(locked(chosen, budget_usd=0.01), budget_at="b.yaml:7")
+        with pytest.raises(SpecError, match=said) as caught:
+            make(records, poor)
+        assert "at least 0.5" in (caught.value.hint or "")
+    assert records.ledger.experiments() == []
+    rich = locked(cases, budget_usd=0.5)
+    make(records, rich)
+    finish_first(books, rich.run, 0)
+    assert make(records, locked(cases, budget_usd=0.01)).n_done == 1  # the dear one is done: nothing is held for it any more
+
+
+def test_a_budget_that_is_nearly_used_up_says_what_the_next_cell_needs(books: Books, records: Records) -> None:
+    cases = [locked_case(name, limits=Limits(cost_usd=0.5)) for name in "cde"]
+    experiment = locked(cases, budget_usd=0.6)
+    assert not any("NO CELL" in note for note in make(records, experiment).notes)
+    assert no_room(records, records.ledger.experiment("x"), None) is None
+    (claim,) = books.ledger.claim(books.engine(), keys(experiment.run)[:1], HERE.place)
+    books.finish(claim, books.begin(claim, reserve_usd="0.5"), cost_usd=Decimal("0.2"))
+    said = "the next cell must reserve 0.5 USD, and 0.4 of 0.6 are left"
+    assert any(said in note and "raise budget.cost_usd to 0.7" in note for note in make(records, experiment).notes)
+    found = no_room(records, records.ledger.experiment("x"), None)
+    assert found is not None and (found.said, found.waits_for) == (said, "the budget (needs 0.5, 0.4 left)")
+    assert found.remedy == "raise budget.cost_usd to 0.7 at least; 1.2 hold all 2 open cells at their limits"
+    make(records, locked(cases, budget_usd=0.7))
+    assert no_room(records, records.ledger.experiment("x"), None) is None
+
+
+def test_a_budget_of_sandboxes_is_no_mistake_but_said(records: Records) -> None:
+    experiment = locked([locked_case("c", limits=Limits(wall_s=3600, cost_usd=0.01))], backend="modal", budget_usd=0.02)
+    planned = plan(experiment, records, vault(records, {}), fresh=False, rates=listed("modal", None))
+    assert any("NO CELL CAN BEGIN: the next cell must reserve 0.1" in note for note in planned.notes)
