@@ -50,7 +50,7 @@ async def _check(settings: Settings, ref: str | None, case_name: str | None, con
     from eval_pipeline.store.records import open_records
 
     library = Library(settings.worlds_dir)
-    cases = [library.case(case_name)] if case_name else library.all_cases()
+    cases = [library.case(case_name)] if case_name else library.read_all_cases()[0]
     if not cases:
         raise NotFound("there is no case to try the app on", hint="`evals world new NAME` writes a world with one")
     steps: list[Step] = []

@@ -27,14 +27,16 @@ def command() -> None:
 @json_option
 @with_settings
 def gc(settings: Settings, hours: float, dry_run: bool, as_json: bool) -> None:
-    """Remove what nothing in the ledger refers to: marked at one call, removed at a later one, as a schedule does by the hour.
+    """Remove what nothing in the ledger refers to, as a schedule does by the hour.
+
+    It is marked at one call and removed at a later one.
 
     What an archived experiment refers to is kept, unless EVALS_ARCHIVE_DELETE_DAYS gives it up.
     """
     from eval_pipeline.runner.artifact_gc import collect
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
 
-    with open_records(settings) as records:
+    with read_records(settings) as records:
         found = collect(settings, records, grace_s=hours * 3600, dry_run=dry_run)
 
     def people() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from eval_pipeline.cli.output import emit, json_option, note, table, with_settings
+from eval_pipeline.cli.output import count, emit, json_option, note, note_unreadable, table, unreadable, with_settings
 from eval_pipeline.domain.case import Case
 from eval_pipeline.settings import Settings
 
@@ -19,16 +19,20 @@ def command() -> None:
 @click.option("--tag", help="Only cases with this tag.")
 @json_option
 @with_settings
-def list_cases(settings: Settings, world: str | None, tag: str | None, as_json: bool) -> None:
-    """All cases, with how they are judged."""
+def list_cases(settings: Settings, world: str | None, tag: str | None, as_json: bool) -> int:
+    """All cases, with how they are judged. Those that can't be read are named on stderr; with --world they fail the command."""
     from eval_pipeline.specs.library import Library
 
     library = Library(settings.worlds_dir)
-    cases = library.cases(world) if world else library.all_cases()
+    cases, wrong = library.read_cases(world) if world else library.read_all_cases()
     rows = [_row(case) for case in cases if tag is None or tag in case.spec.tags]
     columns = ["case", "n_criteria", "n_checks", "n_judged", "tags"]
     shown = [[row[c] if c != "tags" else ", ".join(row[c]) for c in columns] for row in rows]
-    emit(rows, as_json, lambda: table(columns, shown, right=columns[1:4]))
+    failure = unreadable(wrong) if world else None
+    emit(rows, as_json, lambda: table(columns, shown, right=columns[1:4]), failure)
+    if not world:
+        note_unreadable(wrong)
+    return 0 if failure is None else 2
 
 
 @command.command("show")
@@ -59,14 +63,15 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
 @click.argument("names", nargs=-1)
 @json_option
 @with_settings
-def check(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
+def check(settings: Settings, names: tuple[str, ...], as_json: bool) -> int:
     """Read cases; every mistake is an error with its file and line."""
     from eval_pipeline.specs.library import Library
 
     library = Library(settings.worlds_dir)
-    cases = [library.case(name) for name in names] if names else library.all_cases()
-    rows = [_row(case) for case in cases]
-    emit(rows, as_json, lambda: note(f"{len(cases)} cases are fine"))
+    cases, wrong = ([library.case(name) for name in names], []) if names else library.read_all_cases()
+    rows, failure = [_row(case) for case in cases], unreadable(wrong)
+    emit(rows, as_json, lambda: note(f"{count(len(cases), 'case is', 'cases are')} fine"), failure)
+    return 0 if failure is None else 2
 
 
 def _row(case: Case) -> dict[str, Any]:

@@ -68,9 +68,9 @@ def show(settings: Settings, key: str, as_json: bool) -> None:
 
 
 def _judge_spend(settings: Settings, cell: ScoredCell) -> JudgeSpend | None:
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
 
-    with open_records(settings) as records:
+    with read_records(settings) as records:
         return records.judge_calls.spend(cell.key.experiment).get(str(cell.key))
 
 
@@ -254,13 +254,13 @@ def _cell(settings: Settings, key: str) -> Iterator[ScoredCell]:
     from eval_pipeline.analysis.load import load_table
     from eval_pipeline.domain.ids import CellKey
     from eval_pipeline.errors import NotFound, SpecError
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
 
     try:
         parsed = CellKey.parse(key)
     except ValueError as error:
         raise SpecError(str(error), hint="`evals experiment cells EXPERIMENT` lists them") from None
-    with open_records(settings) as records:
+    with read_records(settings) as records:
         experiment = records.ledger.experiment(parsed.experiment)  # its name will do
         found = load_table(records, experiment, [str(replace(parsed, experiment=experiment.id))])
         if not found:

@@ -135,8 +135,9 @@ def _worlds(settings: Settings) -> Finding:
     from eval_pipeline.specs.library import Library
 
     library = Library(settings.worlds_dir)
-    n_cases = len(library.all_cases())
-    return Finding("worlds", True, f"{len(library.world_names())} worlds, {n_cases} cases under {settings.worlds_dir}")
+    cases, wrong = library.read_all_cases()
+    said = f"{len(library.world_names())} worlds, {len(cases)} cases under {settings.worlds_dir}"
+    return Finding("worlds", True, said + "".join(f"; warning: {one.error}" for one in wrong))
 
 
 def _artifacts(settings: Settings) -> Finding:

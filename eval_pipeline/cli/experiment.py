@@ -146,9 +146,9 @@ def _settings(config: Mapping[str, Any]) -> str:
 def list_experiments(settings: Settings, everything: bool, as_json: bool) -> None:
     """All experiments, newest first; archived ones are left out."""
     from eval_pipeline.cli.progress import status_of
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
 
-    with open_records(settings) as records:
+    with read_records(settings) as records:
         experiments = records.ledger.experiments(archived=everything)
         tallies = records.views.tallies()  # after: one that is made in between is in both
         rows = [
@@ -177,9 +177,9 @@ def list_experiments(settings: Settings, everything: bool, as_json: bool) -> Non
 def cells(settings: Settings, name: str, states: tuple[str, ...], arm: str | None, as_json: bool) -> None:
     """Every cell with its score, cost, latency and attempts."""
     from eval_pipeline.analysis.load import load_table
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
 
-    with open_records(settings) as records:
+    with read_records(settings) as records:
         found = load_table(records, records.ledger.experiment(name))
     chosen = [cell for cell in found if (not states or cell.state in states) and (arm is None or cell.key.arm == arm)]
     rows = [_cell_row(cell) for cell in chosen]
@@ -250,9 +250,9 @@ def _cell_row(cell: ScoredCell) -> dict[str, Any]:
 @with_settings
 def cancel(settings: Settings, name: str, as_json: bool) -> None:
     """End its sandboxes and open its cells again; what is done stays."""
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
 
-    with open_records(settings) as records:
+    with read_records(settings) as records:
         row = records.ledger.experiment(name)
         if records.views.tallies(row.id)[row.id].n_done == row.n_cells:
             emit({"experiment": row.id, "working": False}, as_json, lambda: click.echo(f"{row.id} is done; nothing to cancel"))

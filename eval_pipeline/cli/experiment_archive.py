@@ -16,9 +16,9 @@ def archive(settings: Settings, name: str, as_json: bool) -> None:
     """Hide it from the list and from Dagster; nothing is deleted. Only when it is done, failed or cancelled."""
     from eval_pipeline.cli.progress import status_of
     from eval_pipeline.errors import SpecError
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
 
-    with open_records(settings) as records:
+    with read_records(settings) as records:
         row = records.ledger.experiment(name)
         tally = records.views.tallies(row.id)[row.id]
         status = status_of(row, tally)
@@ -37,9 +37,9 @@ def archive(settings: Settings, name: str, as_json: bool) -> None:
 @with_settings
 def restore(settings: Settings, name: str, as_json: bool) -> None:
     """Take it back from the archive; so does running its file or its cells again."""
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
 
-    with open_records(settings) as records:
+    with read_records(settings) as records:
         row = records.ledger.experiment(name)
         records.ledger.restore(row.id)
     text = f"{row.id} is in the list again" if row.archived_at else f"{row.id} is not archived"

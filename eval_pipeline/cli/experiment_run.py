@@ -97,13 +97,13 @@ def rerun(
     """Run the failed cells again, or the named ones. A valid cell is not run again unless it is discarded."""
     from eval_pipeline.cli.launch import launch, require_isolation
     from eval_pipeline.errors import SpecError
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
 
     if failed == bool(keys):
         raise SpecError("say which cells: --failed, or --cell KEY", hint=f"`evals experiment cells {name}` lists them")
     if failed and discard is not None:
         raise SpecError("--discard is about valid results and --failed about cells without one", hint="name them: --cell KEY")
-    with open_records(settings) as records:
+    with read_records(settings) as records:
         experiment = records.ledger.experiment(name)
         if experiment.run.backend == "local":
             require_isolation(settings)

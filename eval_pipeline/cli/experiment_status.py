@@ -39,12 +39,15 @@ FEW = 20
 @json_option
 @with_settings
 def status(settings: Settings, name: str, watch: bool, all_cells: bool, as_json: bool) -> None:
-    """Expected against actual cells, spend, who works on it, how long it takes, and what each open cell waits for."""
+    """How far it is: cells, spend, who works on it, time left.
+
+    With what each open cell waits for.
+    """
     from eval_pipeline.cli.launch import WATCH_POLL_S, is_worked_on
     from eval_pipeline.cli.progress import Progress
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
 
-    with open_records(settings) as records:
+    with read_records(settings) as records:
         row = records.ledger.experiment(name)
         if watch:
             with Progress(records, row) as progress:

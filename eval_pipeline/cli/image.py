@@ -32,9 +32,9 @@ def list_images(settings: Settings, backend: str, as_json: bool) -> None:
     """Every layer there, newest first."""
     from eval_pipeline.runner.backends import place_of
     from eval_pipeline.store.layers import LayerRows
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
 
-    with open_records(settings) as records:
+    with read_records(settings) as records:
         layers = LayerRows(records.database, backend, place_of(settings, backend)).all()
         worlds = records.ledger.world_names(row.world for row in layers if row.world is not None)
     rows = [_row(row, worlds) for row in layers]
@@ -48,7 +48,10 @@ def list_images(settings: Settings, backend: str, as_json: bool) -> None:
 @with_settings
 @starts_sandboxes
 def build(settings: Settings, ref: str | None, backend: str, as_json: bool) -> None:
-    """Build the whole image of the app, as the hourly run does; nothing happens when it is there."""
+    """Build the whole image of the app now, as the hourly run does.
+
+    Nothing happens when it is there.
+    """
     from eval_pipeline.cli.launch import require_isolation
     from eval_pipeline.runner.app_image import build_image
     from eval_pipeline.runner.services import open_services
@@ -78,7 +81,10 @@ def build(settings: Settings, ref: str | None, backend: str, as_json: bool) -> N
 @with_settings
 @starts_sandboxes
 def warm(settings: Settings, count: int | None, backend: str, as_json: bool) -> int:
-    """Let sandboxes of the branch's head stand ready for cells, as the hourly run does; ends those that none can take any more."""
+    """Let sandboxes of the branch's head stand ready for cells.
+
+    The hourly run does so, too; those that no cell can take any more are ended.
+    """
     from eval_pipeline.cli.launch import require_isolation
     from eval_pipeline.runner.services import open_services
     from eval_pipeline.runner.warm_pool import fill
@@ -115,9 +121,9 @@ def status(settings: Settings, backend: str, as_json: bool) -> None:
     from eval_pipeline.runner.services import open_services
     from eval_pipeline.runner.warm_pool import warm_rows
     from eval_pipeline.specs.library import Library
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
 
-    with open_records(settings) as records, open_services(settings, records, backend) as services:
+    with read_records(settings) as records, open_services(settings, records, backend) as services:
         found = image_status(services, Library(settings.worlds_dir))
         ready = warm_rows(services).free()
     image = None if found.image is None else _row(found.image, {})
@@ -155,15 +161,17 @@ class _Age(click.ParamType):
 @json_option
 @with_settings
 def collect(settings: Settings, unused_s: float, dry_run: bool, backend: str, as_json: bool) -> None:
-    """Remove layers that nobody used for long, and what crashes left of others. Cells and builds may go on meanwhile.
+    """Remove layers that nobody used for long, and what crashes left of others.
+
+    Cells and builds may go on meanwhile.
 
     What a living sandbox stands on, what an unfinished experiment needs, and an app's newest image stay.
     """
     from eval_pipeline.runner.layer_gc import collect as collect_layers
     from eval_pipeline.runner.services import open_services
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
 
-    with open_records(settings) as records, open_services(settings, records, backend) as services:
+    with read_records(settings) as records, open_services(settings, records, backend) as services:
         gone = asyncio.run(collect_layers(services, unused_s, dry_run=dry_run))
     rows = [one.__dict__ for one in gone]
 

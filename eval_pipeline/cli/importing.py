@@ -41,9 +41,9 @@ def biglaw_bench(settings: Settings, csv_path: Path, documents: Path, into: Path
 @json_option
 @with_settings
 def harvey_lab(settings: Settings, tasks: Path, into: Path | None, as_json: bool) -> None:
-    """Harvey LAB: a folder of tasks, each a task.json with its documents/ beside it, however deep.
+    """Harvey LAB: a folder of tasks, as deep as they lie.
 
-    A world and a case per task, to be scored by `policy: all_pass`. All or nothing: what can't be read is an error with its line.
+    Each is a task.json with its documents/ beside it. A world and a case per task, to be scored by `policy: all_pass`. All or nothing: what can't be read is an error with its line.
     """
     from eval_pipeline.specs.importers.harvey_lab import import_harvey_lab
 

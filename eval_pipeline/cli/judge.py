@@ -18,9 +18,9 @@ def command() -> None:
 @json_option
 @with_settings
 def limits(settings: Settings, pool: str | None, calls: int | None, per_minute: int | None, as_json: bool) -> None:
-    """How many calls of judges the whole installation makes, at once and a minute; with an option, set it.
+    """How many calls of judges are made at once and a minute.
 
-    POOL is `anthropic`, `openai`, or host:port of a base_url; without it the limit of every pool that has none of its own.
+    In the whole installation; with an option, set it. POOL is `anthropic`, `openai`, or host:port of a base_url; without it the limit of every pool that has none of its own.
     """
     from eval_pipeline.store.judge_calls import CALLS, CALLS_PER_MINUTE
     from eval_pipeline.store.records import open_records

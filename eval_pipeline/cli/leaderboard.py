@@ -31,9 +31,9 @@ def command(settings: Settings, name: str, as_json: bool) -> None:
     NAME is an experiment's id, or its name for the newest of that name.
     """
     from eval_pipeline.analysis.load import load_leaderboard
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
 
-    with open_records(settings) as records:
+    with read_records(settings) as records:
         board = load_leaderboard(records, records.ledger.experiment(name))
     emit(board.as_data(), as_json, lambda: show(board))
 

@@ -20,7 +20,7 @@ NOUNS = {
     "case": ("case", "Cases: list, show, check."),
     "app": ("app", "The application under evaluation: check."),
     "dataset": ("dataset", "Datasets: list, show."),
-    "experiment": ("experiment", "Experiments: plan, run, list, status, cells, rerun, cancel."),
+    "experiment": ("experiment", "Experiments: plan, run, list, status, cells, rerun, cancel, archive, restore."),
     "budget": ("budget", "What this installation spends this month, and what it may."),
     "cell": ("cell", "One cell: show, diff, logs, files, shell."),
     "score": ("score", "Judge stored results again: another judge, the newest rubric. No agent is run."),
@@ -60,7 +60,9 @@ class _Lazy(click.Group):
             formatter.write_dl([(name, about) for name, (_, about) in NOUNS.items()])
 
 
-@click.group(cls=_Lazy, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Lazy, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(package_name="eval-pipeline", prog_name="evals", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(context: click.Context) -> None:

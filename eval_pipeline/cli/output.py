@@ -10,11 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 
-from eval_pipeline.errors import EvalsError
+from eval_pipeline.errors import EvalsError, NotFound
+
+if TYPE_CHECKING:
+    from eval_pipeline.specs.unreadable import UnreadableCase
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -83,6 +86,23 @@ def _usage_hint(error: click.ClickException) -> str:
 
 def note(message: str) -> None:
     click.echo(message, err=True)
+
+
+def count(n: int, one: str, many: str) -> str:
+    return f"{n} {one if n == 1 else many}"
+
+
+def unreadable(wrong: Sequence[UnreadableCase]) -> Failure | None:
+    """What was asked about and can't be read; None when all of it could be."""
+    if not wrong:
+        return None
+    hint = "correct it; what no dataset of an experiment can select holds nothing up"
+    return Failure("spec", "\n".join(str(one.error) for one in wrong), hint)
+
+
+def note_unreadable(wrong: Sequence[UnreadableCase], about: str = "") -> None:
+    for one in wrong:
+        note(harmless(f"warning: {about}{one.error}"))
 
 
 def table(
@@ -154,13 +174,17 @@ def _plain(value: Any) -> Any:
 
 
 def with_settings(command: Callable[..., Result]) -> Callable[..., Result]:
-    """Give the command the frozen settings as its first argument."""
+    """Give the command the frozen settings as its first argument. Outside of any project nothing is made: NotFound."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Result:
         from eval_pipeline.settings import load_settings
 
-        return command(load_settings(), *args, **kwargs)
+        settings = load_settings()
+        if settings.postgres_url is None and not settings.state_dir.is_dir() and not settings.worlds_dir.is_dir():
+            hint = "run in the project's folder, or set EVALS_STATE_DIR (and EVALS_WORLDS_DIR)"
+            raise NotFound(f"no state directory at {settings.state_dir}, nor a folder {settings.worlds_dir}", hint=hint)
+        return command(settings, *args, **kwargs)
 
     return wrapped
 

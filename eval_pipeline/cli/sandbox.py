@@ -25,9 +25,9 @@ backend_option = click.option(
 def list_sandboxes(settings: Settings, backend: str, as_json: bool) -> None:
     """All sandboxes there; those of another installation are shown and never touched."""
     from eval_pipeline.runner.reaper import survey
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
 
-    with open_records(settings) as records:
+    with read_records(settings) as records:
         found = asyncio.run(survey(settings, records, backend))
     rows = [
         {
@@ -59,9 +59,9 @@ def list_sandboxes(settings: Settings, backend: str, as_json: bool) -> None:
 def reap(settings: Settings, backend: str, grace_s: float, as_json: bool) -> None:
     """End this installation's sandboxes that no open attempt, build, warm row or person owns. Those of others are never touched."""
     from eval_pipeline.runner.reaper import reap as reap_all
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
 
-    with open_records(settings) as records:
+    with read_records(settings) as records:
         reaped = asyncio.run(reap_all(settings, records, backend, grace_s=grace_s, wait=True))
         leaked = records.views.leaked()
 

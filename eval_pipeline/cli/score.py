@@ -37,9 +37,9 @@ def command(
     from eval_pipeline.cli.launch import launch
     from eval_pipeline.runner.rescoring import rescoring
     from eval_pipeline.specs.library import Library
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
 
-    with open_records(settings) as records:
+    with read_records(settings) as records:
         before = records.ledger.experiment(name)
         judge = _judge(before, model, base_url, votes)
         changed = rescoring(

@@ -24,10 +24,10 @@ def command() -> None:
 @with_settings
 def list_secrets(settings: Settings, as_json: bool) -> None:
     """Each declared secret with the version that new cells get. Reads no source: `sync` does."""
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
     from eval_pipeline.vault.delivery import Secrets
 
-    with open_records(settings) as records:
+    with read_records(settings) as records:
         rows = _rows(Secrets(settings, records).statuses())
     emit(rows, as_json, lambda: _show(rows))
 

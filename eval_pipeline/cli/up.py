@@ -7,8 +7,9 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def command(settings: Settings, port: int, as_json: bool) -> int:
     if _taken(port):
         raise SpecError(f"port {port} of 127.0.0.1 is taken", hint="name another one: evals up --port 3001")
     stopping = _signals()
-    with embedded_server(settings) as url, open_records(settings):
+    with alone(settings, port), embedded_server(settings) as url, open_records(settings):
         environment, n_starts, again = prepare_home(settings, url), 0, True
         while again:
             process, n_starts = _start(environment, settings, port), n_starts + 1
@@ -53,6 +54,25 @@ def command(settings: Settings, port: int, as_json: bool) -> int:
     shared = server_status(settings).running
     note("stopped: Dagster has ended; Postgres goes on, others use it" if shared else "stopped: Dagster and Postgres have ended")
     return 0 if stopping else 1
+
+
+@contextmanager
+def alone(settings: Settings, port: int) -> Generator[None]:
+    """Two daemons over one Dagster would launch everything twice. The lock goes with this process, however it ends."""
+    from eval_pipeline.errors import SpecError
+
+    settings.state_dir.mkdir(parents=True, exist_ok=True)
+    with (settings.state_dir / "up.lock").open("a+") as lock:
+        lock.seek(0)
+        try:
+            flock(lock, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            hint = "stop that one first (Ctrl-C there), or take a state directory of your own: EVALS_STATE_DIR"
+            raise SpecError(f"`evals up` is running already for {settings.state_dir}: {lock.read().strip()}", hint=hint) from None
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()}, http://127.0.0.1:{port}\n")
+        lock.flush()
+        yield
 
 
 def _start(environment: dict[str, str], settings: Settings, port: int) -> subprocess.Popen[bytes]:

@@ -20,9 +20,9 @@ def command() -> None:
 @json_option
 @with_settings
 def persist(settings: Settings, limit: int, memory_mib: int | None, once: bool, as_json: bool) -> None:
-    """Read the outputs that engines hand over (EVALS_PERSIST=both or workers), and end their attempts, until SIGTERM or Ctrl-C.
+    """Read the outputs that engines hand over, and end their attempts.
 
-    It needs the engines' ledger (EVALS_POSTGRES_URL) and their artifact store: s3://... or a shared file:///directory.
+    Until SIGTERM or Ctrl-C; engines hand over with EVALS_PERSIST=both or workers. It needs the engines' ledger (EVALS_POSTGRES_URL) and their artifact store: s3://... or a shared file:///directory.
     """
     import asyncio
     import logging

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.output import Failure, emit, harmless, json_option, table, with_settings
+from eval_pipeline.cli.output import Failure, emit, harmless, json_option, note_unreadable, table, with_settings
 from eval_pipeline.cli.world_open import close_world, lead_ports, open_world, save_world
+from eval_pipeline.errors import SpecError
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,14 +30,17 @@ for verb in (open_world, lead_ports, save_world, close_world):
 @json_option
 @with_settings
 def list_worlds(settings: Settings, as_json: bool) -> None:
-    """All worlds, with the number of their cases."""
+    """All worlds, with the number of their cases. What can't be read is named on stderr."""
     from eval_pipeline.specs.library import Library
 
     library = Library(settings.worlds_dir)
-    rows = [
-        {"world": name, "title": library.world(name).spec.title, "n_cases": len(library.cases(name))}
-        for name in library.world_names()
-    ]
+    rows: list[dict[str, Any]] = []
+    for name in library.world_names():
+        title, (cases, wrong) = None, library.read_cases(name)
+        with suppress(SpecError):  # which `wrong` holds
+            title = library.world(name).spec.title
+        rows.append({"world": name, "title": title, "n_cases": len(cases)})
+        note_unreadable(wrong)
     emit(rows, as_json, lambda: table(["world", "cases", "title"], [[r["world"], r["n_cases"], r["title"]] for r in rows]))
 
 
@@ -60,13 +65,16 @@ def new(settings: Settings, name: str, title: str | None, as_json: bool) -> None
 @json_option
 @with_settings
 def check(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
-    """Read worlds and their cases whole: all that an experiment would refuse, and what would surprise later."""
+    """Read worlds and their cases whole, and say all that is wrong.
+
+    Errors are what an experiment would refuse, warnings what would surprise later.
+    """
     from eval_pipeline.specs.library import Library
     from eval_pipeline.specs.world_check import check_world
 
     library = Library(settings.worlds_dir)
     found = [check_world(library, name) for name in names or library.world_names()]
-    n_errors = sum(len(checked.errors) for checked in found)
+    n_errors = sum(finding.n_complaints for checked in found for finding in checked.errors)
     hint = "each is listed with its place; nothing runs on these worlds until they are corrected"
     failure = Failure("spec", f"{n_errors} {'error' if n_errors == 1 else 'errors'} in the worlds", hint) if n_errors else None
     emit([asdict(checked) for checked in found], as_json, lambda: _show_checked(found), failure)
@@ -76,8 +84,10 @@ def check(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
 
 def _show_checked(found: Sequence[Checked]) -> None:
     columns = ["world", "digest", "files", "bytes", "rows", "cases", "criteria"]
-    rows = [[c.world, (c.digest or "")[:12] or None, c.n_files, c.size_bytes, c.n_rows, c.n_cases, c.n_criteria] for c in found]
-    table(columns, rows, right=columns[2:])
+    read = [c for c in found if c.digest is not None]
+    rows = [[c.world, (c.digest or "")[:12], c.n_files, c.size_bytes, c.n_rows, c.n_cases, c.n_criteria] for c in read]
+    if rows:
+        table(columns, rows, right=columns[2:])
     for finding in (finding for checked in found for finding in checked.findings):
         click.echo(f"\n{finding.level}: {harmless(finding.message)}" + (f"\n  {harmless(finding.hint)}" if finding.hint else ""))
 
@@ -108,7 +118,10 @@ def snapshot(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
 @json_option
 @with_settings
 def diff(settings: Settings, before: str, after: str, as_json: bool) -> None:
-    """What differs between two worlds: each a name, a folder, or the digest of a snapshot or its beginning."""
+    """What differs between two worlds.
+
+    Each is a name, a folder, or the digest of a snapshot or its beginning.
+    """
     from eval_pipeline.cli.diffs import diff_lines
     from eval_pipeline.environment.world_sources import WorldSources
     from eval_pipeline.host import reachable_root

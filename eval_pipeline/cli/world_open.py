@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eval_pipeline.cli.output import emit, harmless, json_option, note, starts_sandboxes, with_settings
+from eval_pipeline.cli.world_leading import led_already, registered
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -102,7 +103,11 @@ def open_world(
 @json_option
 @with_settings
 def lead_ports(settings: Settings, world: str, ports: Sequence[Port], backend: str, as_json: bool) -> None:
-    """Lead the ports of an open world to this machine, until Ctrl-C or until it is closed."""
+    """Lead the ports of an open world to this machine, until Ctrl-C or until it is closed.
+
+    It holds them and does not return before; --json prints the envelope first. Where another process leads them already
+    (`evals world open --detach` starts one and returns: that is for scripts), it says where and returns.
+    """
     asyncio.run(_lead(settings, world, backend, list(ports), {"world": world}, as_json))
 
 
@@ -113,15 +118,10 @@ def lead_ports(settings: Settings, world: str, ports: Sequence[Port], backend: s
 @with_settings
 def close_world(settings: Settings, world: str, backend: str, as_json: bool) -> None:
     """End the sandbox of an open world. What was not saved is gone."""
-    from eval_pipeline.runner.workbench import opened
+    from eval_pipeline.runner.workbench import close_world as closing
 
-    async def close() -> str:
-        where, installation = _backend(settings, backend)
-        _, sandbox = await opened(where, installation, world)
-        await sandbox.terminate()
-        return sandbox.name
-
-    name = asyncio.run(close())
+    where, installation = _backend(settings, backend)
+    name = asyncio.run(closing(where, installation, world))
     emit({"world": world, "sandbox": name}, as_json, lambda: click.echo(f"{world} is closed"))
 
 
@@ -133,7 +133,10 @@ def close_world(settings: Settings, world: str, backend: str, as_json: bool) -> 
 @json_option
 @with_settings
 def save_world(settings: Settings, world: str, into: str | None, yes: bool, backend: str, as_json: bool) -> None:
-    """Dump what the app of an open world holds, show what changed, and write it as the world's source."""
+    """Write what the app of an open world holds as the world's source.
+
+    What changed is shown first.
+    """
     data = asyncio.run(_save(settings, world, backend, into, yes=yes))
     where = f"{data['saved_as']}: {data['digest'][:12]}"
     emit(data, as_json, lambda: click.echo(f"saved as {where}" if data["written"] else f"nothing to save, {where}"))
@@ -216,9 +219,9 @@ def _backend(settings: Settings, name: str) -> tuple[Backend, str]:
     """To find what is there, with the installation it acts for."""
     from eval_pipeline.gateway.client import Gateway
     from eval_pipeline.runner.backends import backend_named
-    from eval_pipeline.store.records import open_records
+    from eval_pipeline.store.records import read_records
 
-    with open_records(settings) as records:
+    with read_records(settings) as records:
         return backend_named(name, settings, records, Gateway.at(settings.state_dir)), records.ledger.installation_id()
 
 
@@ -228,9 +231,16 @@ async def _lead(settings: Settings, world: str, where: str, ports: Sequence[Port
     backend, installation = _backend(settings, where)
     info, sandbox = await opened(backend, installation, world)
     wanted = ports or [Port(int(number)) for number in info.tags.get("ports", "").split()]
+    there = led_already(settings, where, sandbox.name)
+    if wanted and all(_leads_to(there.get(str(port.inside)), port) for port in wanted):
+        data |= {"addresses": {str(port.inside): there[str(port.inside)] for port in wanted}}
+        emit(data, as_json, lambda: _show(data))
+        note("another process leads them here already, until the world is closed")
+        return
     async with AsyncExitStack() as stack:
         found = {str(port.inside): await stack.enter_async_context(_forwarded(sandbox, port)) for port in wanted}
         data |= {"addresses": {inside: str(address) for inside, address in found.items()}}
+        stack.enter_context(registered(settings, where, sandbox.name, data["addresses"]))
         emit(data, as_json, lambda: _show(data))
         sys.stdout.flush()
         interrupted = asyncio.Event()
@@ -249,6 +259,10 @@ async def _lead(settings: Settings, world: str, where: str, ports: Sequence[Port
         )
     else:
         note(f"{world} was closed")
+
+
+def _leads_to(address: str | None, port: Port) -> bool:
+    return address is not None and (port.here is None or address.endswith(f":{port.here}"))
 
 
 @asynccontextmanager

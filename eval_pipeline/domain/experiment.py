@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from eval_pipeline.domain.base import Spec
 from eval_pipeline.domain.case import Limits
@@ -110,12 +110,19 @@ class ExperimentSpec(Spec):
     judge: JudgeSpec | None = None
     seed: int = 0
 
-    @model_validator(mode="after")
-    def _consistent(self) -> ExperimentSpec:
-        names = [arm.name for arm in self.arms]
+    @field_validator("arms")
+    @classmethod
+    def _named_apart(cls, arms: tuple[ArmSpec, ...]) -> tuple[ArmSpec, ...]:
+        names = [arm.name for arm in arms]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"arm names appear twice: {', '.join(twice)}")
-        if self.baseline is not None and self.baseline not in names:
-            raise ValueError(f"baseline {self.baseline!r} is not one of the arms: {', '.join(names)}")
-        return self
+        return arms
+
+    @field_validator("baseline")
+    @classmethod
+    def _an_arm(cls, baseline: str | None, info: ValidationInfo) -> str | None:
+        names = [arm.name for arm in info.data.get("arms", ())]
+        if names and baseline is not None and baseline not in names:
+            raise ValueError(f"{baseline!r} is not one of the arms: {', '.join(names)}")
+        return baseline

@@ -15,7 +15,7 @@ from eval_pipeline.environment.images import AppSource, PhaseMeans
 from eval_pipeline.environment.layers import Prepared
 from eval_pipeline.environment.lifecycle import start_services
 from eval_pipeline.environment.snapshotting import record_snapshot
-from eval_pipeline.errors import NotFound, SpecError
+from eval_pipeline.errors import NotFound, SandboxError, SpecError
 from eval_pipeline.host import reachable_root
 from eval_pipeline.runner.services import Services
 from eval_pipeline.sandbox import modal_plan
@@ -145,6 +145,22 @@ async def find_open(backend: Backend, installation: str, world: str) -> tuple[Sa
     info = next((one for one in await backend.list() if one.name == name and one.alive), None)
     sandbox = None if info is None else await backend.find(name)
     return None if info is None or sandbox is None else (info, sandbox)
+
+
+async def close_world(backend: Backend, installation: str, world: str, patience_s: float = 20.0) -> str:
+    """End the sandbox in which the world is open, see it gone, and return its name. Raises NotFound, SandboxError."""
+    _, sandbox = await opened(backend, installation, world)
+    await sandbox.terminate()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
+    while await sandbox.alive() or await find_open(backend, installation, world) is not None:
+        if loop.time() > deadline:
+            hint = "`evals sandbox list` shows it; close the world again"
+            raise SandboxError(
+                f"the sandbox {sandbox.name} of {world} was ended and still lives {patience_s:.0f} s later", hint=hint
+            )
+        await asyncio.sleep(0.2)
+    return sandbox.name
 
 
 async def open_world(services: Services, at: Subject, *, egress: bool) -> Sandbox:

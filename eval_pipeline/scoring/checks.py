@@ -45,9 +45,12 @@ On a per-occurrence criterion contains, contains_any, regex and python count; ot
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
+
+import yaml
 
 from eval_pipeline.scoring import (
     check_date,
@@ -65,6 +68,7 @@ from eval_pipeline.scoring.check_world import compares_states
 __all__ = ["CHECKS", "Check", "CheckResult", "Evidence", "compares_states", "run_check", "validate_check"]
 
 MAX_DEPTH = 10
+_QUOTED_FILE = re.compile(r"'(file:[\w./-]+)'")  # YAML reads it unquoted, too
 
 ALL, ANY, NOT = "`all: [CHECK, ...]`", "`any: [CHECK, ...]`", "`not: CHECK`"
 AT_LEAST = "`at_least: {n: 2, of: [CHECK, ...]}`"
@@ -97,6 +101,19 @@ CHECKS: Mapping[str, Check] = {
     "usage": Check(form=check_usage.USAGE, build=check_usage.usage),
     "python": Check(form=check_python.PYTHON, build=check_python.python, counts=True),
 }
+# What stands alone after the name of a check, by the name that it has among options.
+MAIN: Mapping[str, str] = {
+    **{name: "text" for name in ("contains", "equals")},
+    **{name: "texts" for name in ("contains_all", "contains_any", "contains_none")},
+    "regex": "pattern",
+    "number": "value",
+    "date": "date",
+    "json_path": "path",
+    "file_exists": "name",
+    "cites": "document",
+    "docx": "file",
+    "python": "file",
+}
 COMPOSED: Mapping[str, str] = {"all": ALL, "any": ANY, "not": NOT, "at_least": AT_LEAST}
 
 
@@ -119,8 +136,7 @@ def _build(spec: Any, per_occurrence: bool, depth: int) -> Run:
     if depth > MAX_DEPTH:
         raise ValueError(f"checks are nested more than {MAX_DEPTH} deep")
     if not isinstance(spec, Mapping) or len(cast(Mapping[Any, Any], spec)) != 1:
-        found = ", ".join(map(str, cast(Mapping[Any, Any], spec))) if isinstance(spec, Mapping) else repr(spec)
-        raise ValueError(f"a check is one name with its argument, found {found or 'nothing'}; write {check_text.CONTAINS_ALL}")
+        raise ValueError(_not_one(spec))
     ((name, argument),) = cast(Mapping[Any, Any], spec).items()
     if name not in names:
         raise ValueError(f"there is no check {name!r}{nearest(str(name), names)}; the checks are: {', '.join(names)}")
@@ -130,6 +146,21 @@ def _build(spec: Any, per_occurrence: bool, depth: int) -> Run:
     if name in COMPOSED:
         return _composed(name, argument, depth)
     return _guarded(CHECKS[name].build(argument, per_occurrence))
+
+
+def _not_one(spec: Any) -> str:
+    """With the very words, where options stand beside a check in place of in it."""
+    given = cast(Mapping[Any, Any], spec) if isinstance(spec, Mapping) else {}
+    found = (", ".join(map(str, given)) or "nothing") if isinstance(spec, Mapping) else repr(spec)
+    name = next((key for key in given if key in MAIN), None)
+    options = {key: value for key, value in given.items() if key != name}
+    form = check_text.CONTAINS_ALL
+    if name is not None and not isinstance(given[name], Mapping) and not options.keys() & {*CHECKS, *COMPOSED}:
+        moved = yaml.safe_dump(
+            {name: {MAIN[name]: given[name], **options}}, default_flow_style=True, sort_keys=False, width=10**6
+        )
+        form = "`" + _QUOTED_FILE.sub(r"\1", moved.strip()[1:-1]) + "`"
+    return f"a check is one name with its argument, found {found}; write {form}"
 
 
 def _guarded(run: Run) -> Run:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from eval_pipeline.domain.experiment import WORKTREE
 from eval_pipeline.errors import SpecError
 
 # Set inside a git hook, they would lead every call to the hook's repository instead of the app's.
@@ -45,6 +46,8 @@ def resolve(repo: Path, ref: str) -> str:
     if ref.startswith("-"):
         raise SpecError(f"{ref!r} is not a git revision")
     hint = f"`git -C {repo} log --oneline` shows the commits; fetch the branch if it is a remote one"
+    if ref.upper() == WORKTREE:
+        hint = f"write {WORKTREE}, in capitals, for the tree with what is not committed"
     return _text(
         repo,
         "rev-parse",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +17,7 @@ from eval_pipeline.scoring.checks import validate_check
 from eval_pipeline.scoring.prices import PriceBook, PriceRow
 from eval_pipeline.specs import git
 from eval_pipeline.specs.check_files import with_files
+from eval_pipeline.specs.unreadable import UnreadableCase, selects
 from eval_pipeline.specs.yaml_file import Location, YamlFile, parse_model
 
 
@@ -54,39 +55,69 @@ class Library:
         return World(spec, path.parent)
 
     def cases(self, world: str) -> list[Case]:
-        """The world's cases by id."""
-        owner = self.world(world)
-        found: dict[str, tuple[Case, YamlFile]] = {}
-        for path in case_paths(owner):
-            case, file = self.read_case(owner, path)
-            if case.spec.id in found:
-                other = found[case.spec.id][1].where(("id",))
-                raise SpecError(f"the case id {case.spec.id!r} is already taken at {other}", where=file.where(("id",)))
-            found[case.spec.id] = (case, file)
-        return [found[name][0] for name in sorted(found)]
+        """The world's cases by id, all of them right."""
+        self.world(world)
+        return _all_right(self.read_cases(world))
 
-    def read_case(self, owner: World, path: Path) -> tuple[Case, YamlFile]:
-        file = self.file(path)
+    def read_cases(self, world: str) -> tuple[list[Case], list[UnreadableCase]]:
+        """Those that are right, by id, and what is wrong, each by itself. Raises nothing that a file of the world's is to blame for."""
+        try:
+            owner = self.world(world)
+        except NotFound:
+            raise
+        except SpecError as error:
+            return [], [UnreadableCase(world=world, error=error)]
+        found: dict[str, tuple[Case, YamlFile]] = {}
+        wrong: list[UnreadableCase] = []
+        for path in case_paths(owner):
+            file: YamlFile | None = None
+            try:
+                file = self.file(path)
+                case = self.parse_case(owner, path, file)
+                if case.spec.id in found:
+                    other = found[case.spec.id][1].where(("id",))
+                    raise SpecError(f"the case id {case.spec.id!r} is already taken at {other}", where=file.where(("id",)))
+            except SpecError as error:
+                wrong.append(UnreadableCase.of(world, file, error))
+            else:
+                found[case.spec.id] = (case, file)
+        return [found[name][0] for name in sorted(found)], wrong
+
+    def parse_case(self, owner: World, path: Path, file: YamlFile) -> Case:
         case = Case(world=owner.spec.id, spec=_parse_case(file, path.parent))
         _check_citations(file, case.spec, owner)
-        return case, file
+        return case
 
     def where(self, case: Case, location: Location) -> str:
         """`file:line` in the file of the case."""
-        files = (self.file(path) for path in case_paths(self.world(case.world)))
-        return next(file for file in files if file.data["id"] == case.spec.id).where(location)
+        owner = self.world(case.world)
+        for path in case_paths(owner):
+            with suppress(SpecError):  # of another case
+                file = self.file(path)
+                if self.parse_case(owner, path, file).spec.id == case.spec.id:
+                    return file.where(location)
+        return self.shown(owner.folder)
 
     def all_cases(self) -> list[Case]:
-        return [case for world in self.world_names() for case in self.cases(world)]
+        """All of them right."""
+        return _all_right(self.read_all_cases())
+
+    def read_all_cases(self) -> tuple[list[Case], list[UnreadableCase]]:
+        read = [self.read_cases(world) for world in self.world_names()]
+        return [case for cases, _ in read for case in cases], [one for _, wrong in read for one in wrong]
 
     def case(self, name: str) -> Case:
         world, dot, case_id = name.partition(".")
         if not dot:
             raise SpecError(f"{name!r} is not a case name: write <world>.<case>")
-        cases = self.cases(world)
-        for case in cases:
-            if case.spec.id == case_id:
-                return case
+        self.world(world)
+        cases, wrong = self.read_cases(world)
+        found = next((case for case in cases if case.spec.id == case_id), None)
+        for one in wrong:
+            if one.case_id == case_id or (found is None and one.case_id is None):
+                raise one.error
+        if found is not None:
+            return found
         raise NotFound(f"the world {world!r} has no case {case_id!r}", hint=_known("cases", [case.spec.id for case in cases]))
 
     def dataset_names(self) -> list[str]:
@@ -96,17 +127,24 @@ class Library:
         return self._dataset_file(name)[1]
 
     def dataset_cases(self, name: str) -> list[Case]:
-        """The selected cases in world, case order. A pattern that selects nothing is a SpecError."""
+        """The selected cases in world, case order. A pattern that selects nothing is a SpecError, and so is one that may select
+        a case that can't be read; what no pattern can select may be wrong."""
+        cases, wrong = self.read_dataset(name)
+        if wrong:
+            raise wrong[0].error
+        return cases
+
+    def read_dataset(self, name: str) -> tuple[list[Case], list[UnreadableCase]]:
+        """Those it selects, and what it may select and can't be read."""
         file, spec = self._dataset_file(name)
-        everything = self.all_cases()
-        chosen: dict[str, Case] = {}
+        cases, unreadable = self.read_all_cases()
+        wrong = [one for one in unreadable if any(one.may_be(pattern) for pattern in spec.cases)]
         for index, pattern in enumerate(spec.cases):
-            matching = [case for case in everything if _selects(pattern, case)]
-            if not matching:
+            if not any(selects(pattern, case) for case in cases) and not any(one.may_be(pattern) for one in wrong):
                 hint = _known("worlds", self.world_names())
                 raise SpecError(f"{pattern!r} selects no case", where=file.where(("cases", index)), hint=hint)
-            chosen.update({case.name: case for case in matching})
-        return [chosen[name] for name in sorted(chosen)]
+        chosen = [case for case in cases if any(selects(pattern, case) for pattern in spec.cases)]
+        return sorted(chosen, key=lambda case: case.name), wrong
 
     def only_app(self) -> AppSpec:
         return parse_model(self.file(self.root / "app.yaml"), AppSpec)
@@ -223,10 +261,11 @@ def _places(world: World, document: str) -> list[Path]:
     return places
 
 
-def _selects(pattern: str, case: Case) -> bool:
-    if pattern.startswith("tag:"):
-        return pattern.removeprefix("tag:") in case.spec.tags
-    return fnmatch.fnmatchcase(case.name, pattern)
+def _all_right(read: tuple[list[Case], list[UnreadableCase]]) -> list[Case]:
+    cases, wrong = read
+    if wrong:
+        raise wrong[0].error
+    return cases
 
 
 def _known(what: str, names: list[str]) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from eval_pipeline.domain.case import Case
 from eval_pipeline.domain.world import SnapshotManifest
 from eval_pipeline.errors import SpecError
 from eval_pipeline.specs.library import Library, World, case_paths
@@ -18,6 +17,7 @@ from eval_pipeline.store.snapshots import scan_world
 
 PERMISSIONS_MAX_BYTES = 256 << 10  # a larger file is the application's matter, and slow to read as YAML
 FINDINGS_MAX = 200
+_LIKE_CASES = (".yml", ".json", ".md", ".txt", "")
 T = TypeVar("T")
 
 
@@ -28,6 +28,11 @@ class Finding:
     level: Literal["error", "warning"]
     message: str
     hint: str | None = None
+
+    @property
+    def n_complaints(self) -> int:
+        """A file's own stand in one message, a line each."""
+        return self.message.count("\n") + 1
 
 
 @dataclass
@@ -162,12 +167,16 @@ def _patterns(file: YamlFile) -> Iterator[tuple[str, str]]:
 
 
 def _look_at_cases(checked: Checked, library: Library, world: World) -> None:
-    cases: list[Case] = []
-    for path in case_paths(world):
-        read = _tried(checked, lambda path=path: library.read_case(world, path))
-        cases += [] if read is None else [read[0]]
-    if not checked.errors:
-        _tried(checked, lambda: library.cases(world.spec.id))  # what only shows beside the others: an id that is taken
+    cases, wrong = library.read_cases(world.spec.id)
+    checked.findings += [Finding(level="error", message=str(one.error), hint=one.error.hint) for one in wrong]
+    for path in sorted((world.folder / "cases").glob("*")):
+        if path.is_file() and path.suffix in _LIKE_CASES:
+            _warn(
+                checked,
+                library.shown(path),
+                "is no case: only files named *.yaml in this folder are",
+                "name it <id>.yaml, or remove it",
+            )
     checked.n_cases = len(cases)
     checked.n_criteria = sum(len(case.spec.rubric.criteria) for case in cases)
     if not case_paths(world):

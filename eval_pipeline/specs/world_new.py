@@ -34,7 +34,7 @@ _PERMISSIONS = """\
 _CASE = f"""\
 id: {CASE}
 prompt: With how much notice can the Kiel lease be ended? Answer in one sentence and name the document.
-limits: {{wall_s: 300}}
+limits: {{wall_s: 300, cost_usd: 0.5}}
 tags: [lookup]
 reference: Six months to the end of a quarter (clause 2 of the lease).
 rubric:

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from eval_pipeline.errors import NotFound
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.database import Database
 from eval_pipeline.store.judge_calls import JudgeCalls
@@ -66,3 +67,13 @@ def open_records(settings: Settings, *, patience_s: float = 5.0) -> Generator[Re
             )
         finally:
             database.close()
+
+
+@contextmanager
+def read_records(settings: Settings) -> Generator[Records]:
+    """For what only makes sense where something was made before: never makes a state directory. Raises NotFound."""
+    if settings.postgres_url is None and not settings.state_dir.is_dir():
+        hint = "run in the project's folder, or set EVALS_STATE_DIR; `evals demo` or `evals experiment run` make one"
+        raise NotFound(f"no state directory at {settings.state_dir}", hint=hint)
+    with open_records(settings) as records:
+        yield records

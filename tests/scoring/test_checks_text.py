@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -332,3 +333,18 @@ def test_a_text_is_found_in_what_holds_it(text: str, before: str, after: str) ->
         assert "empty" in str(error)
         return
     assert run({"contains": text}, f"{before} {text} {after}").verdict == 1
+
+
+@pytest.mark.parametrize(
+    "spec, form",
+    [
+        ({"contains": "rent", "in": "file:rent.md"}, "`contains: {text: rent, in: file:rent.md}`"),
+        ({"in": "answer", "regex": "a+"}, "`regex: {pattern: a+, in: answer}`"),
+        ({"contains_all": ["a", "b"], "words": True}, "`contains_all: {texts: [a, b], words: true}`"),
+    ],
+)
+def test_options_beside_a_check_are_put_into_it_in_the_message(spec: dict[str, Any], form: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        validate_check(spec)
+    assert form in str(caught.value)
+    validate_check(yaml.safe_load(form.strip("`")))

@@ -107,6 +107,24 @@ def test_everything_is_said_at_once_and_the_exit_code_is_the_authors(project: Pr
     assert by_world == {"v": ["warning"], "w": ["error", "error", "error"]}
 
 
+def test_each_mistake_of_a_file_is_counted_and_what_is_no_world_has_no_row(project: Project) -> None:
+    project.case("c", tag=["x"], promp="x", wall=3)
+    envelope = project.evals("world", "check", check=False)
+    assert envelope["error"]["message"].startswith("3 errors")
+    assert len(envelope["data"][0]["findings"]) == 1
+    process = project.start("world", "check", "typo")
+    shown, _ = process.communicate(timeout=60)
+    assert (process.returncode, "there is no world 'typo'" in shown, "rows" in shown) == (2, True, False)
+
+
+def test_a_file_beside_the_cases_that_looks_like_one_is_pointed_out(project: Project) -> None:
+    project.case()
+    project.write("worlds/w/cases/second.yml", "id: second\n")
+    project.write("worlds/w/cases/checks/c.py", "")
+    (finding,) = checked(project).findings
+    assert (finding.level, "cases/second.yml: is no case" in finding.message) == ("warning", True)
+
+
 def test_a_world_with_warnings_alone_passes(project: Project) -> None:
     (found,) = project.evals("world", "check")
     assert [finding["level"] for finding in found["findings"]] == ["warning"]

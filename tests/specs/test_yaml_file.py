@@ -194,8 +194,8 @@ EXPERIMENT = "name: x\ndataset: d\napp: t\narms:\n- {name: a, ref: main}\n"
     "text, said",
     [
         (EXPERIMENT + "- {name: b, reff: main}", "f:6: unknown key 'reff'; did you mean 'ref'?"),
-        (EXPERIMENT + "- {name: a, ref: main}", "f:1: arm names appear twice: a"),
-        (EXPERIMENT + "baseline: b", "f:1: baseline 'b' is not one of the arms: a"),
+        (EXPERIMENT + "- {name: a, ref: main}", "f:4: arms: arm names appear twice: a"),
+        (EXPERIMENT + "baseline: b", "f:6: baseline: 'b' is not one of the arms: a"),
         (EXPERIMENT + "budget: {usd: 5}", "f:6: unknown key 'usd'"),
         (EXPERIMENT + "trials: 0", "f:6: trials: must be greater than or equal to 1, found 0"),
         (EXPERIMENT + "policy: mean", "f:6: policy: must be 'clip_cell', 'raw', 'minmax' or 'all_pass', found 'mean'"),
