@@ -50,9 +50,9 @@ class ArmAlarm:
     def __str__(self) -> str:
         so_far = "" if self.n_ended == self.n_cells else f" that ended, of {self.n_cells},"
         line = (self.error or "").strip().splitlines()[:1]
-        return f"ALL {self.n_ended} cells of arm {self.arm}{so_far} failed the same way: {self.outcome}" + (
-            f"; first error: {line[0][:300]}" if line else ""
-        )
+        cells = "THE ONLY CELL" if self.n_ended == 1 else f"ALL {self.n_ended} cells"
+        how = "failed" if self.n_ended == 1 else "failed the same way"
+        return f"{cells} of arm {self.arm}{so_far} {how}: {self.outcome}" + (f"; first error: {line[0][:300]}" if line else "")
 
 
 def explain(cell: OpenCell, blocked: str | None = None) -> Waiting:

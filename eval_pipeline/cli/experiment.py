@@ -113,9 +113,10 @@ def _budget(usd: float | None) -> str:
 
 
 def _judge_line(guess: JudgeEstimate) -> str:
+    calls = counted(guess.n_calls, "call", "calls")
     if guess.cost_usd is None:
-        return f"judge: at most {guess.n_calls} calls; what they cost is not known yet"
-    return f"judge: at most {guess.n_calls} calls, {guess.cost_usd:.4f} USD by the mean of {guess.n_measured} earlier ones"
+        return f"judge: at most {calls}; what they cost is not known yet"
+    return f"judge: at most {calls}, {guess.cost_usd:.4f} USD by the mean of {counted(guess.n_measured, 'earlier one', 'earlier ones')}"
 
 
 def _models_line(guess: ModelEstimate) -> str:

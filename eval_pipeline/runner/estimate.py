@@ -44,9 +44,9 @@ def estimate_models(run: RunLock, open_cells: Sequence[CellKey], of_arm: Mapping
     for key in open_cells:
         limit = run.case(key.case_name).limits.cost_usd
         if (seen := of_arm.get(key.arm)) is not None:
-            sources[f"the mean of {seen[1]} earlier cells of the arm {key.arm} as it is"] = None
+            sources[f"the mean of {_earlier(seen[1])} of the arm {key.arm} as it is"] = None
         elif (seen := of_app) is not None:
-            sources[f"the mean of {seen[1]} earlier cells of {run.app} in other arms"] = None
+            sources[f"the mean of {_earlier(seen[1])} of {run.app} in other arms"] = None
         elif limit is not None:
             seen, at_most = (Decimal(str(limit)), 1), True
             sources["the cases' limits.cost_usd"] = None
@@ -70,9 +70,13 @@ def estimate(
         cost = sum((per_s[key.arm] * Decimal(str(one_s)) for key, one_s in seconds.items()), Decimal(0))
     return SandboxEstimate(
         seconds=sum(seconds.values()),
-        seconds_from=f"the mean of {seen[1]} earlier cells of {run.app} on {run.backend}" if seen else "the cases' limits.wall_s",
+        seconds_from=f"the mean of {_earlier(seen[1])} of {run.app} on {run.backend}" if seen else "the cases' limits.wall_s",
         at_most=seen is None,
         cost_usd=None if cost is None else cost.quantize(Decimal("1e-6")),
         rate=None if rates is None else rates.version,
         source=None if rates is None else rates.source,
     )
+
+
+def _earlier(n: int) -> str:
+    return "1 earlier cell" if n == 1 else f"{n} earlier cells"

@@ -59,6 +59,8 @@ def test_an_arm_that_fails_as_a_whole() -> None:
     assert alarm(ArmEnds(arm="a", ends={("done", "ok"): 9})) is None
     assert alarm(ArmEnds(arm="a", ends={("open", None): 9})) is None
     whole = alarm(ArmEnds(arm="a", ends={("failed", None): 2}))
+    one = alarm(ArmEnds(arm="a", ends={("done", "agent_error"): 1}))
+    assert one is not None and str(one) == "THE ONLY CELL of arm a failed: agent_error"
     assert whole is not None and str(whole) == "ALL 2 cells of arm a failed the same way: infra_failure"
 
 

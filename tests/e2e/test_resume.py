@@ -221,3 +221,21 @@ def test_a_check_of_ones_own_that_breaks_is_judged_again_and_no_agent_runs(proje
     (cell,) = project.cells(name)
     shown = project.evals("cell", "show", cell["cell"])
     assert (cell["score"], len(cell["attempts"]), shown["criteria"][0]["reason"]) == (1.0, 1, "checks/mine.py: 1 file")
+
+
+def test_a_fix_in_the_working_tree_is_told_of_fresh_first_while_nothing_counts(project: Project) -> None:
+    project.manifest(build=["false"])
+    project.agent("answer yes")
+    project.case()
+    project.experiment("trap", arms=[{"name": "tree", "ref": "WORKTREE"}])
+    broken = project.run("trap", check=False)
+    assert (broken["error"]["code"], broken["data"]["moved"]) == ("cells_failed", None)
+    project.manifest()
+    again = project.run("trap", check=False)
+    assert again["data"]["experiment"] == broken["data"]["experiment"]
+    assert (
+        again["error"]["hint"].startswith("these run the tree of 20")
+        and "your working tree has changed" in again["error"]["hint"]
+    )
+    assert "`evals experiment run trap --fresh`" in again["error"]["hint"].splitlines()[0]
+    assert project.run("trap", "--fresh")["n_ok"] == 1

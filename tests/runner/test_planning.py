@@ -126,7 +126,7 @@ def test_a_plan_says_what_its_sandboxes_take_and_where_it_knows_that_from(books:
     books.ledger.sandbox_ended(attempt.id, 360.0)
     again = plan(experiment, records, vault(records, {}), fresh=False, rates=rates).sandboxes
     assert (again.seconds, again.at_most) == (360.0, False)  # one cell is left
-    assert again.seconds_from == "the mean of 1 earlier cells of tiny on modal"
+    assert again.seconds_from == "the mean of 1 earlier cell of tiny on modal"
     assert again.cost_usd == pytest.approx(Decimal("0.03798"))
     unknown = plan(experiment, records, vault(records, {}), fresh=False).sandboxes
     assert (unknown.cost_usd, unknown.rate, unknown.seconds) == (None, None, 360.0)
@@ -144,7 +144,7 @@ def test_a_plan_says_what_models_are_expected_to_cost_and_how_it_knows(books: Bo
     assert (again.models.cost_usd, again.models.at_most) == (Decimal("0.75"), False)
     assert (
         again.models.source
-        == "the mean of 1 earlier cells of the arm a as it is; the mean of 1 earlier cells of tiny in other arms"
+        == "the mean of 1 earlier cell of the arm a as it is; the mean of 1 earlier cell of tiny in other arms"
     )
     assert most_usd(again, experiment.spec.budget) == Decimal("2.75")
     assert most_usd(again, None) == 3
