@@ -20,11 +20,12 @@ from eval_pipeline.scoring.checks import validate_check
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
+DOCS = "\n".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", f"{README}\n{DOCS}", re.DOTALL)
 
 
 def commands() -> list[list[str]]:
-    inline = re.findall(r"`((?:\.venv/bin/)?evals [^`]+)`", README)
+    inline = re.findall(r"`((?:\.venv/bin/)?evals [^`]+)`", f"{README}\n{DOCS}")
     lines = [line for kind, text in BLOCKS if kind == "sh" for line in text.splitlines() if line.startswith("evals ")]
     return [line.split("#")[0].split()[1:] for line in [*inline, *lines]]
 
@@ -63,15 +64,21 @@ def test_the_map_names_the_packages_that_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sorted(set(re.findall(r"`((?:eval_pipeline|worlds_src|examples|tests|bench)/[\w./]+)`", README)))
+    "path", sorted(set(re.findall(r"`((?:eval_pipeline|worlds_src|examples|tests|bench)/[\w./]+)`", f"{README}\n{DOCS}")))
 )
 def test_every_path_exists(path: str) -> None:
     assert (ROOT / path).exists() or "<" in path
 
 
 def test_links_and_pictures_exist() -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", README):
-        assert (ROOT / target).is_file(), target
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+            assert (page.parent / target).is_file(), target
+
+
+def test_the_readme_stays_an_introduction_and_leads_to_every_page() -> None:
+    assert len(README) < 24_000
+    assert all(f"](docs/{path.name})" in README for path in (ROOT / "docs").glob("*.md"))
 
 
 def test_the_examples_are_valid() -> None:
