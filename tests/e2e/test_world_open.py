@@ -41,6 +41,9 @@ def test_open_look_and_close(opened: Project) -> None:
     assert (again["sandbox"], again["commit"]) == (data["sandbox"], data["commit"])
     assert get(again["addresses"][str(PORT)]) == ["one", "two", "mine"]
 
+    # The detached process serves the port: it is said where, and nothing is held.
+    assert project.evals("world", "ports", "w")["addresses"] == {str(PORT): address}
+
     (listed,) = [row for row in project.evals("sandbox", "list") if row["sandbox"] == data["sandbox"]]
     assert (listed["owner"], listed["purpose"]) == ("person", "author")
     assert data["sandbox"] not in project.evals("sandbox", "reap")["reaped"]
