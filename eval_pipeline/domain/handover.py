@@ -15,6 +15,7 @@ class Measured(Spec):
     """What the model gateway saw. usages: one sum a model. unmeasured: calls of which it doesn't know all that they used.
 
     retried: tries that were cured or not. faults: what was not, in words, the first few. stop: the limit that refused a call.
+    last_fault: of the call that ended last; None: that one was answered, or was the agent's own mistake.
     """
 
     usages: Sequence[Usage]
@@ -24,6 +25,7 @@ class Measured(Spec):
     n_faults: int
     faults: Sequence[str]
     stop: Stop | None
+    last_fault: str | None = None
 
 
 class Handover(Spec):

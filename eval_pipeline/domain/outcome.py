@@ -91,7 +91,8 @@ def decide(
 ) -> Decision:
     """platform_faults: what our own proxy saw fail during the attempt. They excuse an agent's error, never a success.
 
-    provider_faults: likewise, of the providers of models that our own gateway asked, and asked again.
+    provider_faults: likewise, of the provider of models that our own gateway asked last, and asked again: what it got over before
+    then is no excuse for what came after.
     limits_hit: the sandbox's own limits that the agent ran into, in words; such an error is nobody else's.
     exit_code None: the agent destroyed the record of its own exit, or its sandbox ended at such a limit.
     service: the first of the app's services that ended meanwhile. One that was ended from outside excuses what follows, also a time

@@ -63,7 +63,8 @@ class Access:
 class Call:
     """A call that has ended. fault None: nothing the provider or the line is to blame for. status None: no answer at all.
 
-    usage None: not known; `billed` says whether there may have been one. tries: with those that were cured.
+    usage None: not known; `billed` says whether there may have been one. tries: with those that were cured; lost_tries: those among
+    them, before the last, that went out and whose answer never came: they may be billed, too.
     """
 
     id: str
@@ -77,6 +78,7 @@ class Call:
     error: str | None = None
     usage: dict[str, Any] | None = None
     billed: bool = True
+    lost_tries: int = 0
 
 
 class ModelLog:
@@ -85,9 +87,11 @@ class ModelLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
-        self._open: dict[str, str] = {}
+        self.open: dict[str, Usage] = {}
         self._totals: dict[str, Usage] = {}
+        self._assumed: dict[str, Usage] = {}
         self._rejected = 0
+        self.last_fault: Call | None = None
         self.calls = 0
         self.unmeasured = 0
         self.retried = 0
@@ -100,8 +104,13 @@ class ModelLog:
         return list(self._totals.values())
 
     @property
+    def assumed(self) -> list[Usage]:
+        """The most that calls may have used that are not, or not wholly, in `usages`."""
+        return list(self._assumed.values())
+
+    @property
     def under_way(self) -> int:
-        return len(self._open)
+        return len(self.open)
 
     def read(self) -> None:
         try:
@@ -119,29 +128,33 @@ class ModelLog:
         if "refused" in line:
             self.refusals.add(line["refused"])
         elif "began" in line:
-            self._open[line["id"]] = line["model"]
+            self.open[line["id"]] = Usage.model_validate(line.get("most") or {"model": line["model"]})
         else:
             self._ended(Call(**line))
 
     def _ended(self, call: Call) -> None:
-        self._open.pop(call.id, None)
+        most = self.open.pop(call.id, Usage(model=call.model))
         self.retried += call.tries - 1
+        self.last_fault = None if call.fault is None else call
         if call.fault is not None:
             self.faults.append(call)
-        if not call.billed:
+        if not call.billed and not call.lost_tries:
             self._rejected += call.fault is None
             return
         self.calls += 1
-        if call.usage is None:
-            self.unmeasured += 1
-            return
-        usage = Usage.model_validate(call.usage)
-        seen = self._totals.get(usage.model)
-        self._totals[usage.model] = seen.plus(usage) if seen else usage
-        self.unmeasured += call.fault == "cut"
+        usage = None if call.usage is None else Usage.model_validate(call.usage)
+        if usage is not None:
+            _add(self._totals, usage)
+        unmeasured = call.lost_tries + (call.billed and (usage is None or call.fault == "cut"))
+        self.unmeasured += unmeasured
+        for _ in range(unmeasured):
+            _add(self._assumed, most)
 
-    def began(self, call_id: str, provider: str, model: str, at: datetime) -> None:
-        self._append({"id": call_id, "began": at.isoformat(), "provider": provider, "model": model})
+    def began(self, call_id: str, provider: str, most: Usage, at: datetime) -> None:
+        """most: what it may use."""
+        self._append(
+            {"id": call_id, "began": at.isoformat(), "provider": provider, "model": most.model, "most": most.model_dump()}
+        )
 
     def ended(self, call: Call) -> None:
         data = asdict(call)
@@ -163,3 +176,8 @@ class ModelLog:
         finally:
             os.close(fd)
         self.read()
+
+
+def _add(totals: dict[str, Usage], usage: Usage) -> None:
+    seen = totals.get(usage.model)
+    totals[usage.model] = seen.plus(usage) if seen else usage

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import io
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -27,15 +28,19 @@ _log = logging.getLogger("gateway")
 
 @dataclass
 class Pool:
-    """Of one provider. not_before: by the loop's clock; a provider that has had enough is left alone by every sandbox."""
+    """Of one provider. not_before: of a model, by the loop's clock; one that has had enough of it is left alone by every sandbox."""
 
     places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CALLS))
-    not_before: float = 0.0
+    not_before: dict[str, float] = field(default_factory=dict[str, float])
 
-    async def turn(self) -> None:
+    async def turn(self, model: str) -> None:
         loop = asyncio.get_running_loop()
-        while (left := self.not_before - loop.time()) > 0:
+        while (left := self.not_before.get(model, 0.0) - loop.time()) > 0:
             await asyncio.sleep(left)
+        self.not_before.pop(model, None)
+
+    def pause(self, model: str, pause_s: float) -> None:
+        self.not_before[model] = max(self.not_before.get(model, 0.0), asyncio.get_running_loop().time() + pause_s)
 
 
 @dataclass(kw_only=True)
@@ -48,13 +53,15 @@ class Answer:
     body: bytes | None = None
     fault: Fault | None = None
     error: str | None = None
-    lost: bool = False  # an answer that may have been billed broke off
+    again: bool = True  # may be tried again, if its fault is one that passes
+    lost: bool = False  # it may have been billed, and its answer is not, or not wholly, here
+    lost_tries: int = 0  # the same, of tries before
 
 
 class Providers:
-    def __init__(self) -> None:
+    def __init__(self, silence_s: float = _SILENCE_S) -> None:
         self._pools: dict[str, Pool] = {}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence_s)
         connector = aiohttp.TCPConnector(limit=0)
         self._session = aiohttp.ClientSession(
             timeout=timeout, connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=True
@@ -64,17 +71,23 @@ class Providers:
         await self._session.close()
 
     @asynccontextmanager
-    async def call(self, url: str, body: bytes, headers: Mapping[str, str]) -> AsyncGenerator[Answer]:
-        """The place is held until the answer is through. Redirects are not followed: the key goes nowhere else."""
+    async def call(
+        self, url: str, model: str, body: bytes, headers: Mapping[str, str], before: Callable[[], None]
+    ) -> AsyncGenerator[Answer]:
+        """The place is held until the answer is through. Redirects are not followed: the key goes nowhere else.
+
+        before: is asked in the place, at each try, and may raise: then nothing more goes out.
+        """
         pool = self._pools.setdefault(urlsplit(url).netloc, Pool())
-        tries = 0
-        lost = False
+        tries = lost = 0
         while True:
             tries += 1
-            await pool.turn()
+            await pool.turn(model)
             async with pool.places:
+                before()
                 answer = await self._once(url, body, headers)
-                answer.tries, answer.lost = tries, (lost := lost or answer.lost)
+                answer.tries, answer.lost_tries = tries, lost
+                lost += answer.lost
                 pause_s = _pause_s(answer, tries)
                 if pause_s is None:
                     try:
@@ -86,26 +99,33 @@ class Providers:
                 if answer.response is not None:
                     answer.response.close()
             if answer.status == 429:
-                pool.not_before = max(pool.not_before, asyncio.get_running_loop().time() + pause_s)
+                pool.pause(model, pause_s)
             _log.info("%s: %s; again in %.1f s", url, answer.error, pause_s)
             await asyncio.sleep(pause_s)
 
     async def _once(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         try:
-            response = await self._session.post(url, data=body, headers=headers, allow_redirects=False)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            response = await self._session.post(url, data=io.BytesIO(body), headers=headers, allow_redirects=False)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             said = str(error) or type(error).__name__
             return Answer(status=None, tries=1, fault="unreachable", error=f"could not be reached: {said}")
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            return _lost("gave no answer", error)
         if response.status == 200 and response.content_type == "text/event-stream":
             return Answer(status=200, tries=1, response=response)
         try:
             read = await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            said = f"its answer broke off: {str(error) or type(error).__name__}"
             response.close()
-            return Answer(status=None, tries=1, fault="cut", error=said, lost=response.status == 200)
+            return _lost("broke off its answer", error, billed=response.status == 200)
         fault, said = _blame(response.status)
         return Answer(status=response.status, tries=1, response=response, body=read, fault=fault, error=said)
+
+
+def _lost(what: str, error: Exception, *, billed: bool = True) -> Answer:
+    """Who was silent for as long as we wait may be at work still: asked again it would work, and cost, twice."""
+    said = f"{what}: {str(error) or type(error).__name__}"
+    return Answer(status=None, tries=1, fault="cut", error=said, lost=billed, again=not isinstance(error, TimeoutError))
 
 
 def _blame(status: int) -> tuple[Fault | None, str | None]:
@@ -120,7 +140,7 @@ def _blame(status: int) -> tuple[Fault | None, str | None]:
 
 def _pause_s(answer: Answer, tries: int) -> float | None:
     """How long before the next try; None: this is the answer."""
-    if tries >= MAX_TRIES or not (answer.fault in ("unreachable", "cut") or answer.status in _AGAIN):
+    if tries >= MAX_TRIES or not answer.again or not (answer.fault in ("unreachable", "cut") or answer.status in _AGAIN):
         return None
     asked = None if answer.response is None else retry_after_s(answer.response.headers)
     if asked is not None:

@@ -97,16 +97,19 @@ class StreamReader:
     failed: str | None = None
     told: Json = field(default_factory=dict[str, Any])
     _rest: bytes = b""
+    _held: bytes = b""
 
     def feed(self, data: bytes) -> bytes:
         """What to pass on now: whole events."""
-        self._rest += data.replace(b"\r\n", b"\n") if b"\r" in data else data
+        data = self._held + data
+        data, self._held = (data[:-1], data[-1:]) if data.endswith(b"\r") else (data, b"")  # half a line's end, maybe
+        self._rest += data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data
         *events, self._rest = self._rest.split(b"\n\n")
         return b"".join(event + b"\n\n" for event in events if self._passes(event))
 
     def rest(self) -> bytes:
         """What came after the last whole event."""
-        return self._rest
+        return self._rest + self._held
 
     def _passes(self, event: bytes) -> bool:
         data = b"\n".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))

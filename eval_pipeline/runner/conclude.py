@@ -31,7 +31,7 @@ def concluded(experiment: ExperimentRow, key: CellKey, prices: PriceBook, end: H
         platform_faults=end.faults,
         limits_hit=end.limits,
         service=end.service,
-        provider_faults=[] if seen is None else seen.faults,
+        provider_faults=[] if seen is None or seen.last_fault is None else [seen.last_fault],
     )
     return AttemptResult(
         outcome=decision.outcome,

@@ -10,7 +10,7 @@ from typing import Any
 from eval_pipeline.domain.handover import Measured
 from eval_pipeline.domain.outcome import Stop
 from eval_pipeline.domain.usage import Usage
-from eval_pipeline.gateway.model_log import ModelLog
+from eval_pipeline.gateway.model_log import Call, ModelLog
 from eval_pipeline.scoring.prices import PriceBook
 
 _LAST_CALLS_S = 10.0  # an agent has ended, and the provider may still be at its last answer
@@ -31,9 +31,14 @@ async def measured(log: ModelLog) -> Measured:
         unmeasured=log.unmeasured + log.under_way,
         retried=log.retried,
         n_faults=len(log.faults),
-        faults=[f"the provider {one.provider} {one.error} (tries: {one.tries})" for one in log.faults[:_MAX_FAULTS]],
+        faults=[_in_words(one) for one in log.faults[:_MAX_FAULTS]],
         stop=refused(log),
+        last_fault=None if log.last_fault is None else _in_words(log.last_fault),
     )
+
+
+def _in_words(fault: Call) -> str:
+    return f"the provider {fault.provider} {fault.error} (tries: {fault.tries})"
 
 
 def refused(log: ModelLog) -> Stop | None:

@@ -63,7 +63,7 @@ class Provider:
 
     async def _run(self) -> None:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
-        application = web.Application()
+        application = web.Application(client_max_size=2**30)
         application.router.add_post("/v1/chat/completions", self._answering(_chat))
         application.router.add_post("/v1/responses", self._answering(_responses))
         application.router.add_post("/v1/messages", self._answering(_messages))
