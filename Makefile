@@ -35,7 +35,8 @@ test: dev packages
 	$(PYTEST) -n 2 -m "not long"
 
 test-all: dev packages
-	$(PYTEST) -m long
+	$(PYTEST) -n 2 -m long --ignore=tests/examples
+	$(PYTEST) -m long tests/examples
 
 preflight:
 	@$(PYTHON) eval_pipeline/sandbox/local/preflight.py $(if $(filter 1,$(EVALS_UNSAFE_NO_ISOLATION)),--unsafe-no-isolation)
