@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from eval_pipeline.errors import SpecError
 from eval_pipeline.settings import Settings
-from eval_pipeline.store.artifact_refs import mark, referenced
+from eval_pipeline.store.artifact_refs import give_up, mark, referenced, take_back
 from eval_pipeline.store.artifacts import open_store
 from eval_pipeline.store.records import Records
 
@@ -46,7 +46,9 @@ def collect(settings: Settings, records: Records, *, grace_s: float = GRACE_S, d
     ages = {} if dry_run else mark(records.database, name, old)
     due = sorted(old) if dry_run else [digest for digest, age_s in sorted(ages.items()) if age_s >= grace_s]
     if due and not dry_run:
+        give_up(records.database, due)
         needed = referenced(records.database, given_up_s)
+        take_back(records.database, needed.intersection(due))
     removed = [digest for digest in due if digest not in needed and (dry_run or store.remove(digest, grace_s))]
     return Collected(
         n_stored=len(stored),

@@ -16,9 +16,15 @@ from eval_pipeline.store.schema import artifact_marks, metadata
 _NO_REASON = {"verdicts", "artifact_marks"}
 _BATCH = 5000
 _ROWS = "select distinct (regexp_matches({row}::text, '[0-9a-f]{{64}}', 'g'))[1] as digest from {table} {row}"
-# Attempts of experiments that have been archived for long may have been given up
-_KEPT = """ where not exists (select 1 from evals.cells c join evals.experiments e on e.id = c.experiment_id
-  where c.key = r.cell_key and e.archived_at < now() - make_interval(secs => :archived_s))"""
+# Attempts of experiments that have been archived for long may have been given up, unless another experiment counts them as its own
+_KEPT = """ where exists (select 1 from evals.cells c join evals.experiments e on e.id = c.experiment_id
+  where (c.key = r.cell_key or c.attempt_id = r.id)
+    and (e.archived_at is null or e.archived_at >= now() - make_interval(secs => :archived_s)))"""
+# An attempt and what it left: a result without its bundle can be scored no more
+_GIVE_UP = sa.text("""update evals.attempts r set given_up_at = now() where given_up_at is null and exists (
+  select 1 from regexp_matches(r::text, '[0-9a-f]{64}', 'g') as found(digest) where found.digest[1] = any(:digests))""")
+_TAKE_BACK = sa.text("""update evals.attempts r set given_up_at = null where given_up_at is not null and exists (
+  select 1 from regexp_matches(r::text, '[0-9a-f]{64}', 'g') as found(digest) where found.digest[1] = any(:digests))""")
 # What Dagster links to of scored tables
 _DAGSTER = """select distinct (regexp_matches(event, '[0-9a-f]{64}', 'g'))[1] as digest from public.event_logs
   where dagster_event_type = 'ASSET_MATERIALIZATION' and asset_key like '%scored_table%'"""
@@ -57,3 +63,13 @@ def mark(database: Database, store: str, unreferenced: Iterable[str]) -> dict[st
         return {row.digest: row.age_s for row in c.execute(sa.select(artifact_marks.c.digest, age_s).where(here))}
 
     return database.run(work)
+
+
+def give_up(database: Database, digests: Iterable[str]) -> None:
+    """Before these are removed: from here on no other experiment takes over a result that needs one of them."""
+    database.run(lambda c: c.execute(_GIVE_UP, {"digests": list(digests)}))
+
+
+def take_back(database: Database, digests: Iterable[str]) -> None:
+    """Of what was not removed after all."""
+    database.run(lambda c: c.execute(_TAKE_BACK, {"digests": list(digests)}))

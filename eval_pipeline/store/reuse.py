@@ -1,4 +1,4 @@
-"""Results of other experiments for cells that would run the same: equal `cell_digest`, valid, not discarded.
+"""Results of other experiments for cells that would run the same: equal `cell_digest`, valid, not discarded, with all that it left.
 
 A cell that takes one refers to the original attempt and has none of its own. Which one is decided before any score is looked at: the
 oldest. Cells of one experiment never share one: two arms that are the same are still two samples.
@@ -22,6 +22,7 @@ there as (
     row_number() over (partition by o.cell_digest order by a.id) as place
   from evals.attempts a join evals.cells o on o.key = a.cell_key
   where o.cell_digest in (select digest from wanted) and o.attempt_id = a.id and a.discarded is null and a.bundle is not null
+    and a.given_up_at is null
     and o.experiment_id <> :experiment and a.id not in (select taken from {wanted} t where t.taken is not null)
 )
 """

@@ -189,6 +189,7 @@ attempts = sa.Table(
     sa.Column("sandbox_started_at", Time),
     sa.Column("sandbox_s", sa.Double),  # from asked for to ended; null until it has ended
     sa.Column("sandbox_cost_usd", Money),
+    sa.Column("given_up_at", Time),  # its experiment was archived for long, and what it left is removed
     sa.UniqueConstraint("cell_key", "number", name="uq_attempts_cell_number"),
     sa.Index("ix_attempts_bundle", "bundle"),
 )

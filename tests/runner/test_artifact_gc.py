@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.ledgers import Books
+from support.ledgers import Books, keys
 
 from eval_pipeline.errors import SpecError
 from eval_pipeline.runner.artifact_gc import GRACE_S, collect
 from eval_pipeline.settings import RetentionSettings, Settings
 from eval_pipeline.store.artifacts import LocalArtifacts, open_store
 from eval_pipeline.store.records import Records
+from eval_pipeline.store.reuse import Reuse
 
 pytestmark = pytest.mark.slow
 
@@ -109,6 +111,48 @@ def test_an_archived_experiments_artifacts_stay_unless_they_are_given_up(
         collect(rule, records)
         a_day_later(records)
         assert collect(rule, records).removed == gone
+
+
+@pytest.fixture
+def given_up(settings: Settings, records: Records) -> Callable[[str], list[str]]:
+    """Archive an experiment for longer than the rule allows; returns what is removed then."""
+
+    def collected(name: str) -> list[str]:
+        records.ledger.archive(name)
+        change = sa.text("update evals.experiments set archived_at = now() - interval '40 days' where id = :name")
+        records.database.run(lambda c: c.execute(change, {"name": name}))
+        rule = replace(settings, retention=RetentionSettings(delete_after_days=30))
+        collect(rule, records)
+        a_day_later(records)
+        return collect(rule, records).removed
+
+    return collected
+
+
+def test_what_a_living_experiment_took_over_stays_until_that_is_given_up_too(
+    settings: Settings, records: Records, books: Books, store: LocalArtifacts, given_up: Callable[[str], list[str]]
+) -> None:
+    bundle, dump = put(settings), put(settings)
+    old, new = attempted(books, "old", bundle, dump), books.experiment(1, name="new")
+    assert Reuse(books.database).adopt(new.experiment_id) == keys(new)
+    assert given_up(old) == []
+    counted = books.cell(keys(new)[0]).counted
+    assert counted is not None and counted.bundle == bundle and store.exists(bundle) and store.exists(dump)
+    assert given_up(new.experiment_id) == sorted([bundle, dump])
+
+
+def test_a_result_whose_bundle_was_removed_is_taken_over_by_nobody(
+    settings: Settings, records: Records, books: Books, given_up: Callable[[str], list[str]]
+) -> None:
+    old = attempted(books, "old", put(settings), put(settings))
+    new = books.experiment(1, name="new")
+    digests = {keys(new)[0]: books.row(keys(new)[0]).cell_digest}
+    assert len(Reuse(books.database).planned(new.experiment_id, digests)) == 1
+    assert len(given_up(old)) == 2
+    records.ledger.restore(old)
+    assert Reuse(books.database).planned(new.experiment_id, digests) == {}
+    assert Reuse(books.database).adopt(new.experiment_id) == []
+    assert books.cell(keys(new)[0]).state == "open"
 
 
 def test_a_store_of_two_ledgers_is_left_alone(settings: Settings, records: Records, store: LocalArtifacts) -> None:
