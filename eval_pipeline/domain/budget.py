@@ -8,6 +8,9 @@ from decimal import Decimal
 from eval_pipeline.domain.case import Limits
 
 _CENT_FRACTION = Decimal("1e-9")
+_PLAUSIBLE_FACTOR = 10
+_PLAUSIBLE_USD = Decimal(1000)  # of an attempt without any limit
+_ALWAYS_PLAUSIBLE_USD = Decimal(1)  # one call can be far above a limit of cents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +45,11 @@ def attempt_usd(limits: Limits, budget_usd: Decimal | None, n_cells: int, usd_pe
     """All that is held for an attempt: its models and its sandbox."""
     held = sandbox_terms(limits, usd_per_s, None).reserve_usd
     return held + reservation_usd(limits, budget_usd, n_cells, held)
+
+
+def plausible_usd(reserved_usd: Decimal) -> Decimal:
+    """The most that is believed of a cost that nobody but the agent has counted. reserved_usd: for models; 0: nothing was held."""
+    return max(_ALWAYS_PLAUSIBLE_USD, reserved_usd * _PLAUSIBLE_FACTOR) if reserved_usd else _PLAUSIBLE_USD
 
 
 def cost_over_usd(limits: Limits, cost_usd: Decimal | None) -> Decimal | None:

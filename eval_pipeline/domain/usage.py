@@ -46,7 +46,7 @@ class Usage(Spec):
 
 _FIELDS = frozenset(Usage.model_fields)
 MODEL_MAX_CHARS = 200
-COUNT_MAX = 10**12
+COUNT_MAX = 10**9
 
 
 def usage_from_event(event: dict[str, Any]) -> Usage:
@@ -58,7 +58,7 @@ def usage_from_event(event: dict[str, Any]) -> Usage:
     if len(usage.model) > MODEL_MAX_CHARS or not usage.model.isprintable():
         raise ValueError(f"{usage.model[:MODEL_MAX_CHARS]!r} is not the name of a model")
     if max(usage.model_dump(exclude={"model"}).values()) > COUNT_MAX:
-        raise ValueError(f"no call uses more than {COUNT_MAX} tokens")
+        raise ValueError(f"no event says more than {COUNT_MAX} in one count")
     return usage
 
 

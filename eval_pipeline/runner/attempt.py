@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -38,7 +38,7 @@ from eval_pipeline.runner.meter import Meter
 from eval_pipeline.runner.models import goes_through_gateway, not_measured
 from eval_pipeline.runner.persist import Kept, Persisted
 from eval_pipeline.runner.setup import AGENT_ENV, Ground, lay_ground, set_up, take_ready
-from eval_pipeline.runner.used import measured, record, spent
+from eval_pipeline.runner.used import believed_usd, measured, record, spent
 from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.sandbox.base import CommandState, Limit, Phase, Sandbox
 from eval_pipeline.store.handovers import hand_over
@@ -240,7 +240,7 @@ class Attempt:
             limits=[in_words(limit, self.arm.manifest.resources) for limit in hit],
             service=self._app.ended,
             state_before=self._state_before if self._app.dumped else None,
-            day=(self._agent_started_at or self.started_at).date(),
+            day=self._day,
             evidence={},
             measured=await self._measured(),
         )
@@ -256,8 +256,18 @@ class Attempt:
         return None if found is None else await measured(found)
 
     def _spent(self, seen: Measured | None, claimed: Sequence[Usage]) -> dict[str, Any]:
-        day = (self._agent_started_at or self.started_at).date()
-        return spent(seen, claimed, self.context.prices, day, could_ask=bool(self.arm.manifest.egress))
+        at_most_usd, day = believed_usd(self.context.experiment, self.case.limits), self._day
+        could_ask = bool(self.arm.manifest.egress)
+        return spent(seen, claimed, self.context.prices, day, could_ask=could_ask, at_most_usd=at_most_usd)
+
+    def _record(self, seen: Measured | None, claimed: Sequence[Usage]) -> dict[str, Any]:
+        at_most_usd = believed_usd(self.context.experiment, self.case.limits)
+        return record(seen, claimed, self.context.prices, self._day, at_most_usd=at_most_usd)
+
+    @property
+    def _day(self) -> date:
+        """Whose prices hold."""
+        return (self._agent_started_at or self.started_at).date()
 
     async def _stop(self, sandbox: Sandbox, decided: Stopping) -> None:
         """Raises FenceLost: what another engine drives is not ours to stop."""
@@ -310,7 +320,7 @@ class Attempt:
             outcome=outcome,
             error=error,
             bundle=None if bundle is None else bundle.bundle,  # whoever wants to know more finds all of it in the store
-            evidence={**evidence, **record(seen, claimed)},
+            evidence={**evidence, **self._record(seen, claimed)},
             **known,
         )
 

@@ -12,7 +12,7 @@ from eval_pipeline.domain.outcome import decide
 from eval_pipeline.errors import OutputUnreadable, SandboxLost, StoreError
 from eval_pipeline.runner.meter import exceeded
 from eval_pipeline.runner.persist import Persisted, Persister
-from eval_pipeline.runner.used import record, spent
+from eval_pipeline.runner.used import believed_usd, record, spent
 from eval_pipeline.sandbox.base import Sandbox
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.store.ledger import ExperimentRow, OpenAttempt
@@ -24,6 +24,7 @@ def concluded(experiment: ExperimentRow, key: CellKey, prices: PriceBook, end: H
     seen, could_ask = end.measured, bool(experiment.run.arm(key.arm).manifest.egress)
     usages, calls = (left.usages, left.calls) if seen is None else (list(seen.usages), seen.calls)
     limits = experiment.run.case(key.case_name).limits
+    at_most_usd = believed_usd(experiment, limits)
     decision = decide(
         left.result,
         exit_code=end.exit_code,
@@ -39,8 +40,8 @@ def concluded(experiment: ExperimentRow, key: CellKey, prices: PriceBook, end: H
         error_class=decision.error_class,
         bundle=left.bundle,
         latency_s=end.elapsed_s,
-        evidence={**end.evidence, **left.evidence, **record(seen, left.usages)},
-        **spent(seen, left.usages, prices, end.day, could_ask=could_ask),
+        evidence={**end.evidence, **left.evidence, **record(seen, left.usages, prices, end.day, at_most_usd=at_most_usd)},
+        **spent(seen, left.usages, prices, end.day, could_ask=could_ask, at_most_usd=at_most_usd),
     )
 
 

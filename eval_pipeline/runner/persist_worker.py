@@ -6,7 +6,9 @@ import asyncio
 import logging
 import os
 import signal
+import time
 import uuid
+from collections.abc import Callable
 
 from eval_pipeline.domain.cell import MAX_ATTEMPTS, AttemptResult, Outcome
 from eval_pipeline.domain.ids import CellKey
@@ -25,8 +27,36 @@ log = logging.getLogger(__name__)
 POLL_S = 1.0
 
 
+_PAUSE_S = 5.0
+_PAUSE_MAX_S = 600.0
+
+
+class Left:
+    """Cells that could not be brought to their end: each is left to others for a while, after every try for twice as long."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._until: dict[str, tuple[float, float]] = {}
+
+    def leave(self, key: str) -> float:
+        """For how many seconds from now."""
+        _, before_s = self._until.get(key, (0.0, _PAUSE_S / 2))
+        pause_s = min(2 * before_s, _PAUSE_MAX_S)
+        self._until[key] = (self._now() + pause_s, pause_s)
+        return pause_s
+
+    def forget(self, key: str) -> None:
+        self._until.pop(key, None)
+
+    def keys(self) -> list[str]:
+        """Those whose time has not come, in order. One that somebody else has ended is forgotten long after."""
+        now = self._now()
+        self._until = {key: one for key, one in self._until.items() if now < one[0] + 2 * _PAUSE_MAX_S}
+        return sorted(key for key, (until, _) in self._until.items() if now < until)
+
+
 class PersistWorker:
-    """limit: how many outputs at once. What it can't have (a store that lacks a bundle) it leaves to others."""
+    """limit: how many outputs at once. What it can't have (a store that lacks a bundle) it leaves to others, and tries again later."""
 
     def __init__(self, services: Services, limit: int) -> None:
         self.n_ended = 0
@@ -35,7 +65,7 @@ class PersistWorker:
         self._id = str(uuid.uuid4())
         self._doing = Doing()
         self._said: dict[str, list[str]] = {}
-        self._left: set[str] = set()
+        self._left = Left()
         self._tasks: set[asyncio.Task[None]] = set()
         self._end = asyncio.Event()
         services.persister.parsers.resize(limit)
@@ -83,21 +113,21 @@ class PersistWorker:
             ended.cancel()
 
     def _claim(self, most: int) -> list[Claim]:
-        return claim_handed_over(self._services.records.database, self._id, most, backends=["modal"], but=sorted(self._left))
+        return claim_handed_over(self._services.records.database, self._id, most, backends=["modal"], but=self._left.keys())
 
     async def _one(self, claim: Claim) -> None:
         try:
             with self._doing.cell(claim.key):
                 await self._bring_to_its_end(claim)
             self.n_ended += 1
+            self._left.forget(claim.key)
         except FenceLost as error:
+            self._left.forget(claim.key)
             log.warning("%s", error)
         except (StoreError, SpecError) as error:
-            log.warning("%s is left to others: %s", claim.key, error)
-            self._left.add(claim.key)
+            log.warning("%s is left to others for %.0f s: %s", claim.key, self._left.leave(claim.key), error)
         except Exception:
-            log.exception("%s is left to others", claim.key)
-            self._left.add(claim.key)
+            log.exception("%s is left to others for %.0f s", claim.key, self._left.leave(claim.key))
         finally:
             await asyncio.to_thread(give_back, self._services.records.database, claim)
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import date
+from decimal import Decimal
 from typing import Any
 
+from eval_pipeline.domain.budget import plausible_usd, reservation_usd
+from eval_pipeline.domain.case import Limits
 from eval_pipeline.domain.handover import Measured
 from eval_pipeline.domain.outcome import Stop
 from eval_pipeline.domain.usage import Usage
 from eval_pipeline.gateway.model_log import Call, ModelLog
 from eval_pipeline.scoring.prices import PriceBook
+from eval_pipeline.store.ledger import ExperimentRow
 
 _LAST_CALLS_S = 10.0  # an agent has ended, and the provider may still be at its last answer
 _POLL_S = 0.05
@@ -46,21 +50,36 @@ def refused(log: ModelLog) -> Stop | None:
     return next((stop for why, stop in _STOPS.items() if why in log.refusals), None)
 
 
-def spent(seen: Measured | None, claimed: Sequence[Usage], prices: PriceBook, day: date, *, could_ask: bool) -> dict[str, Any]:
-    """For an attempt's record. claimed: by the agent's transcript; of one that reports nothing it is unknown, unless it could reach nobody."""
+def believed_usd(experiment: ExperimentRow, limits: Limits) -> Decimal:
+    return plausible_usd(reservation_usd(limits, experiment.budget_usd, experiment.n_cells))
+
+
+def spent(
+    seen: Measured | None, claimed: Sequence[Usage], prices: PriceBook, day: date, *, could_ask: bool, at_most_usd: Decimal
+) -> dict[str, Any]:
+    """For an attempt's record. claimed: by the agent's transcript; of one that reports nothing it is unknown, unless it could reach nobody.
+
+    at_most_usd: what is believed of the transcript; a cost above it is not known, so what was held for the attempt stays held.
+    """
     usages = list(claimed) if seen is None else list(seen.usages)
     known = seen.unmeasured == 0 if seen is not None else bool(usages) or not could_ask
+    cost = prices.cost(usages, day) if known else None
     return {
         "usage": [usage.model_dump() for usage in usages],
         "usage_source": "self-reported" if seen is None else "measured",
-        "cost_usd": prices.cost(usages, day) if known else None,
+        "cost_usd": None if seen is None and cost is not None and cost > at_most_usd else cost,
         "price_version": prices.version,
     }
 
 
-def record(seen: Measured | None, claimed: Sequence[Usage]) -> dict[str, Any]:
+def record(
+    seen: Measured | None, claimed: Sequence[Usage], prices: PriceBook, day: date, *, at_most_usd: Decimal
+) -> dict[str, Any]:
     """What else there is to say of the calls, for an attempt's evidence."""
     if seen is None:
-        return {}
+        cost = prices.cost(claimed, day)
+        if cost is None or cost <= at_most_usd:
+            return {}
+        return {"implausible_cost": {"self_reported_usd": f"{cost:f}", "at_most_usd": f"{at_most_usd:f}"}}
     told = seen.model_dump(mode="json", exclude={"usages"})
     return {"models": {**told, "self_reported": [usage.model_dump() for usage in claimed]}}

@@ -23,10 +23,9 @@ _limits = (
 _installation_id = sa.Column("id", UUID(as_uuid=False), primary_key=True)
 installation = sa.Table("installation", metadata, _installation_id, _now("created_at"), *_limits)
 
-_committed = sa.Column(
-    "committed_usd", Money, nullable=False, server_default="0"
-)  # spent and reserved by what began in the month
-months = sa.Table("months", metadata, sa.Column("month", sa.Date, primary_key=True), _committed)  # by its first day, UTC
+# spent and reserved by what began in the month; it is named by its first day, UTC
+_committed = sa.Column("committed_usd", Money, nullable=False, server_default="0")
+months = sa.Table("months", metadata, sa.Column("month", sa.Date, primary_key=True), _committed)
 
 hosts = sa.Table(
     "hosts",
