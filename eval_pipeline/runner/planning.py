@@ -14,7 +14,7 @@ from eval_pipeline.domain.lock import RunLock
 from eval_pipeline.errors import SpecError
 from eval_pipeline.runner.estimate import ModelEstimate, SandboxEstimate, estimate, estimate_models
 from eval_pipeline.runner.models import not_measured
-from eval_pipeline.runner.room import money_room, refuse_hopeless, reservations
+from eval_pipeline.runner.room import money_room, refuse_hopeless, refuse_unheld, reservations
 from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.scoring.judge_votes import judge_version
 from eval_pipeline.scoring.prices import PriceBook
@@ -78,6 +78,7 @@ def plan(
     adopted = _adopted(run, records) if reuse else {}
     open_cells = [key for key in run.cell_keys() if str(key) not in done and str(key) not in adopted]
     refuse_hopeless(locked, run, open_cells)
+    refuse_unheld(locked, run, open_cells, records.spending.month().monthly_cap_usd)
     judged = [case for case in locked.score.cases.values() if any(criterion.judge for criterion in case.rubric.criteria)]
     return Plan(
         run=run,

@@ -45,6 +45,26 @@ def refuse_hopeless(locked: Locked, run: RunLock, open_cells: Sequence[CellKey])
     )
 
 
+def refuse_unheld(locked: Locked, run: RunLock, open_cells: Sequence[CellKey], monthly_cap_usd: Decimal | None) -> None:
+    """Raises SpecError where the month's cap would hold nothing for a cell that may call models: all of them could begin at once.
+
+    An app that reaches nobody calls none.
+    """
+    if monthly_cap_usd is None:
+        return
+    calling = {arm.name for arm in run.arms if arm.manifest.egress or arm.manifest.models.gateway}
+    cases = dict.fromkeys(key.case_name for key in open_cells if key.arm in calling)
+    unheld = [case for case in cases if run.case(case).limits.cost_usd is None]
+    if not unheld:
+        return
+    which = ", ".join(unheld[:3]) + (f" and {len(unheld) - 3} more" if len(unheld) > 3 else "")
+    raise SpecError(
+        f"this installation's month is capped at {usd(monthly_cap_usd)} USD, and nothing says what a cell of {which} may cost",
+        where=locked.budget_at,
+        hint="write `limits: {cost_usd: 0.5}` into this file for all its cases, into app.yaml for all experiments, or into each case",
+    )
+
+
 def no_room(records: Records, row: ExperimentRow, rates: SandboxRates | None) -> NoRoom | None:
     """Why its next open cell can't begin; None when it can, as far as budgets go, or when none is open. rates: None: not known."""
     open_keys = [CellKey.parse(key) for key in records.views.keys(row.id, [CellState.OPEN])]

@@ -254,3 +254,17 @@ def test_a_budget_of_sandboxes_is_no_mistake_but_said(records: Records) -> None:
     experiment = locked([locked_case("c", limits=Limits(wall_s=3600, cost_usd=0.01))], backend="modal", budget_usd=0.02)
     planned = plan(experiment, records, vault(records, {}), fresh=False, rates=listed("modal", None))
     assert any("NO CELL CAN BEGIN: the next cell must reserve 0.1" in note for note in planned.notes)
+
+
+def test_under_a_monthly_cap_every_cell_that_can_call_a_model_must_say_what_it_may_cost(records: Records) -> None:
+    reaches = locked_arm(manifest=MANIFEST.model_copy(update={"egress": ("api.example.com:443",)}))
+    limited, free = locked_case("c", limits=Limits(cost_usd=0.5)), locked_case("d")
+    make(records, locked([free], [reaches]))  # without a cap nothing is refused
+    records.spending.set(monthly_cap_usd=Decimal(10))
+    with pytest.raises(
+        SpecError, match=r"e.yaml:4: .*month is capped at 10 USD, and nothing says what a cell of w.d may cost"
+    ) as caught:
+        make(records, replace(locked([limited, free], [reaches], trials=2), budget_at="e.yaml:4"))
+    assert "`limits: {cost_usd: 0.5}`" in (caught.value.hint or "")
+    make(records, locked([limited], [reaches]))
+    make(records, locked([free]), fresh=True)
