@@ -111,8 +111,14 @@ def rerun(
         chosen = _chosen(records, experiment, keys) if keys else [k for k in records.views.keys(experiment.id) if k not in done]
         done = done.intersection(chosen)
         if done and discard is not None:
+            takers = records.reuse.takers(sorted(done))
             n_discarded = records.ledger.discard(sorted(done), discard)
             note(f"{counted(n_discarded, 'valid result is', 'valid results are')} discarded: {discard}")
+            if takers:
+                shown = ", ".join(takers[:20]) + (f" and {len(takers) - 20} more" if len(takers) > 20 else "")
+                note(
+                    f"{counted(len(takers), 'cell', 'cells')} of other experiments took them over and go on to count them: {shown}"
+                )
         elif done:
             they = (
                 "1 of the cells has a valid result and is"

@@ -82,7 +82,9 @@ def _check(services: Services, library: Library, backends: Sequence[str], failed
         metadata |= {f"{_prefix(name, backends)}{key}": value for key, value in found.items()}
         if name in failed or not is_current:
             why = failed.get(name) or str(found.get("status") or f"{found['commits_behind']} commits behind {found['branch']}")
-            tell_stale_image(services.settings, services.records, name, found.get("image_commit"), why[-_WORDS:])
+            tell_stale_image(
+                services.settings, services.records, name, found.get("image_commit"), why.partition("\n")[0][:_WORDS]
+            )
         passed, usable = passed and is_current, usable and bool(found.get("image_commit"))
     severity = dg.AssetCheckSeverity.WARN if usable else dg.AssetCheckSeverity.ERROR
     return dg.AssetCheckResult(check_name="image_is_current", passed=passed, severity=severity, metadata=metadata)

@@ -128,7 +128,7 @@ class Builder:
         began = time.monotonic()
         async with self.fresh_sandbox(build, purpose="build") as sandbox:
             for step in build.steps:
-                await self._step(sandbox, step, build.app)
+                await self._step(sandbox, step, build)
             ref = await self._backend.commit(sandbox, build.key)
         return Built(ref=ref, seconds=time.monotonic() - began)
 
@@ -159,7 +159,7 @@ class Builder:
         if (left := await self._backend.find(name)) is not None:
             await left.terminate()
 
-    async def _step(self, sandbox: Sandbox, step: Step, app: str) -> None:
+    async def _step(self, sandbox: Sandbox, step: Step, build: Build) -> None:
         try:
             await run_command(
                 sandbox,
@@ -173,7 +173,14 @@ class Builder:
             )
             await _require_quiet(sandbox, step.name)
         except BuildError as error:
-            raise BuildError(f"{app}: {step.name}: {error}", hint=error.hint) from None
+            raise BuildError(without(f"{build.app}: {step.name}: {error}", build.secrets), hint=error.hint) from None
+
+
+def without(text: str, secrets: Mapping[str, str]) -> str:
+    """A step that was given secrets may print them, and an error goes to many places. Longest first: one may hold another."""
+    for name, value in sorted(secrets.items(), key=lambda item: len(item[1]), reverse=True):
+        text = text.replace(value, f"[{name}]") if value else text
+    return text
 
 
 async def _require_quiet(sandbox: Sandbox, after: str) -> None:

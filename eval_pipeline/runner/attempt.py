@@ -150,7 +150,7 @@ class Attempt:
         end = await self._end(state, stop or self._overran(state), hit)
         if self.context.hands_over():
             await self._hand_over(sandbox, end)
-        persisted = await self._persist(sandbox)
+        persisted = await self._persist(sandbox, end.measured)
         await self._app.down(sandbox)
         return concluded(self.context.experiment, self.key, self.context.prices, end, persisted)
 
@@ -171,21 +171,21 @@ class Attempt:
             await self._end_sandbox()
         raise HandedOver(f"{self.claim.key} is handed over")
 
-    async def _persist(self, sandbox: Sandbox) -> Persisted:
+    async def _persist(self, sandbox: Sandbox, seen: Measured | None) -> Persisted:
         """Tried again while the sandbox still has the output: a store that is away must not cost the agent's run."""
         for pause_s in PAUSES_S:
             try:
-                return await self._keep(sandbox)
+                return await self._keep(sandbox, seen)
             except StoreError as error:
                 log.warning("%s: the output could not be stored, trying again in %s s: %s", self.claim.key, pause_s, error)
                 await asyncio.sleep(pause_s)
-        return await self._keep(sandbox)
+        return await self._keep(sandbox, seen)
 
-    async def _keep(self, sandbox: Sandbox) -> Persisted:
+    async def _keep(self, sandbox: Sandbox, seen: Measured | None) -> Persisted:
         await self._app.keep_logs(sandbox)
         before = self._state_before if self._app.dumped else None
         async with self.context.persister.collected(sandbox) as self._kept:
-            return await self.context.persister.read(self._kept, self.context.experiment, self.key, before)
+            return await self.context.persister.read(self._kept, self.context.experiment, self.key, before, seen and seen.usages)
 
     def _overran(self, state: CommandState) -> Stop | None:
         """It may have ended by itself while no engine was there to stop it."""
@@ -330,7 +330,7 @@ class Attempt:
             if sandbox is None:
                 return None
             await self._stop(sandbox, decided)
-            return await self._keep(sandbox)
+            return await self._keep(sandbox, await self._measured())
         except (FenceLost, LedgerUnavailable):
             raise
         except Exception as error:  # noqa: BLE001 - the attempt has failed already; its leftovers are worth a try, no more

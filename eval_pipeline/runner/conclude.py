@@ -80,7 +80,13 @@ async def _taken_up(
     source = persister.fetched(end.bundle or "", end.facts) if sandbox is None else persister.collected(sandbox)
     async with source as kept:
         try:
-            return concluded(experiment, key, prices, end, await persister.read(kept, experiment, key, end.state_before))
+            return concluded(
+                experiment,
+                key,
+                prices,
+                end,
+                await persister.read(kept, experiment, key, end.state_before, end.measured and end.measured.usages),
+            )
         except OutputUnreadable as error:
             evidence = {**end.evidence, **kept.facts}
             return AttemptResult(outcome=Outcome.INFRA_FAILURE, error=str(error), bundle=kept.bundle, evidence=evidence)

@@ -7,28 +7,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from eval_pipeline.domain.ids import CellKey
+from eval_pipeline.domain.usage import Usage
 from eval_pipeline.runner.judges import JudgeReport, ask_judge
 from eval_pipeline.runner.services import Services
 from eval_pipeline.scoring.verdicts import compared_state, questions
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
 from eval_pipeline.store.verdicts import VerdictRow
+from eval_pipeline.store.views import AttemptView
 
 MAX_TRIES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """What is stored of a valid attempt, by digest. state_before: None when there is no state to compare with."""
+    """What is stored of a valid attempt, by digest. state_before: None when there is no state to compare with. measured: by the gateway."""
 
     bundle: str
     state_before: str | None
+    measured: tuple[Usage, ...] | None = None
+
+
+def _measured(attempt: AttemptView) -> tuple[Usage, ...] | None:
+    return tuple(Usage.model_validate(one) for one in attempt.usage) if attempt.usage_source == "measured" else None
 
 
 def unjudged(records: Records, experiment: ExperimentRow) -> dict[str, Kept]:
     """Valid cells that lack a verdict: the rubric changed, a crash came between, or a check failed itself."""
     kept = {
-        cell.key: Kept(bundle=cell.counted.bundle, state_before=compared_state(cell.counted.evidence))
+        cell.key: Kept(
+            bundle=cell.counted.bundle, state_before=compared_state(cell.counted.evidence), measured=_measured(cell.counted)
+        )
         for cell in records.views.cells(experiment.id)
         if cell.counted is not None and cell.counted.bundle is not None
     }
@@ -55,7 +64,7 @@ async def judge_missing(services: Services, experiment: ExperimentRow, *, ask: b
         await services.restore_worlds(experiment, list(open_cells))
         await asyncio.gather(
             *(
-                services.persister.judge(kept.bundle, experiment, CellKey.parse(key), kept.state_before)
+                services.persister.judge(kept.bundle, experiment, CellKey.parse(key), kept.state_before, kept.measured)
                 for key, kept in open_cells.items()
             )
         )

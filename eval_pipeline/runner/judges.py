@@ -39,6 +39,8 @@ _PATIENCE = 10
 _LATER_MAX_S = 300.0
 _PAUSE_S = 1.0
 _BUSY_S = 0.2
+_REFUSED_MAX = 20
+"""Cells whose calls the budget can't hold are left out: a smaller one may fit. After so many nothing more is asked."""
 _FORM_TOKENS = 2000
 """Above what the request itself takes: the tool's form and what a provider wraps around it."""
 
@@ -135,6 +137,8 @@ class _Asking:
         self._prices: PriceBook = services.prices_of(experiment)
         self._locks: dict[str, asyncio.Lock] = {}
         self._stopped: BudgetExceeded | JudgeUnusable | None = None
+        self._too_dear: BudgetExceeded | None = None
+        self._refused: set[str] = set()
         self._n_calls = 0
         self._n_failed = 0
 
@@ -151,8 +155,8 @@ class _Asking:
             n_cells=len(cells),
             n_calls=self._n_calls,
             n_failed=self._n_failed,
-            stopped=None if self._stopped is None else str(self._stopped),
-            out_of_budget=isinstance(self._stopped, BudgetExceeded),
+            stopped=None if (why := self._stopped or self._too_dear) is None else str(why),
+            out_of_budget=isinstance(why, BudgetExceeded),
         )
 
     async def _cell(self, cell: Open, ahead: asyncio.Semaphore) -> None:
@@ -188,13 +192,18 @@ class _Asking:
     async def _criterion(self, cell: Open, exam: Exam, asked: Asked) -> None:
         """Equal requests of several cells are asked once: who comes second finds the verdict."""
         async with self._locks.setdefault(asked.request_digest, asyncio.Lock()):
-            while self._stopped is None:
+            while self._stopped is None and cell.key not in self._refused:
                 given = await asyncio.to_thread(self._records.verdicts.votes, [asked.request_digest], self._version)
                 if not _wanted(given.get(asked.request_digest, []), self._judge, asked.per_occurrence):
                     return
                 try:
                     vote = await self._vote(cell, exam, asked)
-                except (BudgetExceeded, JudgeUnusable) as why:
+                except BudgetExceeded as why:
+                    self._too_dear = self._too_dear or why
+                    self._refused.add(cell.key)
+                    self._stopped = why if len(self._refused) >= _REFUSED_MAX else self._stopped
+                    return
+                except JudgeUnusable as why:
                     self._stopped = why
                     return
                 row = self._row(cell, asked.criterion, asked.request_digest, given, vote)

@@ -35,6 +35,7 @@ class Examined:
 class BundleTask:
     """bundle: its digest. path: where the bytes are. world_dir: the restored snapshot with `world_digest`.
 
+    measured: what the model gateway counted; None: nothing stood between, and checks of the usage read the transcript's.
     before: the bundle with the dump of the prepared state, whose digest is `state_before`; None: the app has no `dump`, and nothing
     is compared. manifest: of the snapshot; needed with `before`. examined: None: the checks are answered; else they are not, and the
     judge's requests are written. state_dir: for the sandboxes of checks that are programs of one's own; None: these give no verdict.
@@ -45,6 +46,7 @@ class BundleTask:
     rubric: Rubric
     world_digest: str
     world_dir: Path
+    measured: tuple[Usage, ...] | None = None
     before: Path | None = None
     state_before: str | None = None
     manifest: SnapshotManifest | None = None
@@ -121,6 +123,6 @@ def _evidence(output: Output, task: BundleTask, diff: WorldDiff | None) -> Evide
         documents=Documents(task.world_dir),
         result=output.result_json,
         world_diff=diff,
-        usage=output.usages,
+        usage=output.usages if task.measured is None else task.measured,
         bench=None if task.state_dir is None else Bench(state_dir=task.state_dir, world_dir=task.world_dir),
     )

@@ -101,12 +101,19 @@ class Persister:
             with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
                 yield Path(folder)
 
-    async def read(self, kept: Kept, experiment: ExperimentRow, key: CellKey, state_before: str | None = None) -> Persisted:
-        """Its verdicts are durable when it returns. state_before: digest of the prepared state's dump, to compare /out/state with.
+    async def read(
+        self,
+        kept: Kept,
+        experiment: ExperimentRow,
+        key: CellKey,
+        state_before: str | None = None,
+        measured: Sequence[Usage] | None = None,
+    ) -> Persisted:
+        """Its verdicts are durable when it returns. measured: what the gateway counted, if one stood between. state_before: digest of the prepared state's dump, to compare /out/state with.
 
         Raises StoreError, and OutputUnreadable when the bundle can't be read.
         """
-        report = await self._report(kept, experiment, key, state_before)
+        report = await self._report(kept, experiment, key, state_before, measured=measured)
         compared = await asyncio.to_thread(self._keep_diff, report.world_diff)
         await asyncio.to_thread(self._verdicts.add, verdict_rows(report.verdicts, kept.bundle))
         return Persisted(
@@ -128,11 +135,18 @@ class Persister:
             return None
         return {"digest": self._store.put_bytes(diff.model_dump_json().encode()).digest, **diff.summary()}
 
-    async def judge(self, bundle: str, experiment: ExperimentRow, key: CellKey, state_before: str | None = None) -> None:
+    async def judge(
+        self,
+        bundle: str,
+        experiment: ExperimentRow,
+        key: CellKey,
+        state_before: str | None = None,
+        measured: Sequence[Usage] | None = None,
+    ) -> None:
         """Answer the criteria again from the stored bundle; verdicts that are there stay, what had failed gets another vote."""
         try:
             async with self.fetched(bundle) as kept:
-                given = (await self._report(kept, experiment, key, state_before)).verdicts
+                given = (await self._report(kept, experiment, key, state_before, measured=measured)).verdicts
         except OutputUnreadable as error:  # of this cell alone
             rubric, world = experiment.score.cases[key.case_name].rubric, experiment.run.worlds[key.world]
             given = [no_verdict(question, str(error)) for question in questions(rubric, world, bundle, state_before)]
@@ -150,7 +164,13 @@ class Persister:
         return report.exam
 
     async def _report(
-        self, kept: Kept, experiment: ExperimentRow, key: CellKey, state_before: str | None, examined: Examined | None = None
+        self,
+        kept: Kept,
+        experiment: ExperimentRow,
+        key: CellKey,
+        state_before: str | None,
+        examined: Examined | None = None,
+        measured: Sequence[Usage] | None = None,
     ) -> BundleReport:
         rubric: Rubric = experiment.score.cases[key.case_name].rubric
         before = None
@@ -164,6 +184,7 @@ class Persister:
             rubric=rubric,
             world_digest=world,
             world_dir=self._world_dirs[world],
+            measured=None if measured is None else tuple(measured),
             before=before,
             state_before=state_before,
             manifest=None if before is None else self._manifests[world],

@@ -17,6 +17,9 @@ ANSWER_MAX_CHARS = 60_000
 SHOWN_MAX_CHARS = 120_000
 _HEAD_SHARE = 0.75
 _NAME_MAX_CHARS = 200
+PARTS_MAX = 200
+"""Files that are named to the judge; it is told how many more there are."""
+_PART_CHARS = 200  # around each part: its marks, and what is said of its cut
 
 SYSTEM = """\
 You judge whether one criterion is true of a piece of work that somebody else did. You are given the task, often a reference answer, \
@@ -43,7 +46,7 @@ EACH = """\
 The criterion may be true several times. occurrences: a quotation of each place where it is, every place once; an empty list when there \
 is none. reasoning: why, in a sentence or two. verdict: counted, or cannot_assess."""
 
-PROMPT_DIGEST = digest([SYSTEM, ONCE, EACH, ANSWER_MAX_CHARS, SHOWN_MAX_CHARS, _HEAD_SHARE, 1])
+PROMPT_DIGEST = digest([SYSTEM, ONCE, EACH, ANSWER_MAX_CHARS, SHOWN_MAX_CHARS, _HEAD_SHARE, PARTS_MAX, _PART_CHARS, 2])
 """Covers every word of ours and every rule for excerpts: another one is another judge."""
 
 
@@ -89,8 +92,10 @@ class ToAsk:
 
 
 def exam(task: str, reference: str | None, work: Sequence[Material], asked: Sequence[ToAsk]) -> Exam:
-    parts = _excerpts(work)
+    named, n_more = _named_parts(work)
+    parts = _excerpts(named)
     unseen = [line for _, line in parts if line is not None]
+    unseen += [f"{n_more} more files, not shown"] if n_more else []
     code = _code([task, reference or "", *(_named(part) for part, _ in parts), *unseen])
     blocks = [_block("task", code, task)]
     blocks += [_block("reference", code, reference)] if reference else []
@@ -138,11 +143,19 @@ def _shown_name(name: str) -> str:
     return json.dumps(name[:_NAME_MAX_CHARS])
 
 
+def _named_parts(work: Sequence[Material]) -> tuple[list[Material], int]:
+    """In their order, the first PARTS_MAX files and all that is no file; and how many files are left out."""
+    first = {id(part) for part in [part for part in work if part.kind == "file"][:PARTS_MAX]}
+    kept = [part for part in work if part.kind != "file" or id(part) in first]
+    return kept, len(work) - len(kept)
+
+
 def _excerpts(work: Sequence[Material]) -> list[tuple[Material, str | None]]:
     """Each part as it is shown, and what the judge has to be told of it."""
     answer_chars = sum(min(len(part.text or ""), ANSWER_MAX_CHARS) for part in work if part.kind == "answer")
-    others = [len(part.text or "") for part in work if part.kind != "answer"]
-    share = _share(others, SHOWN_MAX_CHARS - answer_chars)
+    others = [part for part in work if part.kind != "answer"]
+    around = sum(len(_shown_name(part.name or "")) + (_PART_CHARS if part.name is not None else 0) for part in others)
+    share = _share([len(part.text or "") for part in others], max(0, SHOWN_MAX_CHARS - answer_chars - around))
     return [_excerpt(part, ANSWER_MAX_CHARS if part.kind == "answer" else share) for part in work]
 
 

@@ -6,7 +6,7 @@ oldest. Cells of one experiment never share one: two arms that are the same are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -43,6 +43,11 @@ _ADOPT = sa.text(
     " from wanted join there using (digest, place) where c.key = wanted.key returning c.key"
 )
 
+_TAKERS = sa.text(
+    "select c.key from evals.cells o join evals.attempts a on a.id = o.attempt_id and a.cell_key = o.key"
+    " join evals.cells c on c.attempt_id = a.id and c.key <> o.key where o.key = any(cast(:keys as text[])) order by c.key"
+)
+
 
 class Reuse:
     def __init__(self, database: Database) -> None:
@@ -56,3 +61,7 @@ class Reuse:
     def adopt(self, experiment: str) -> list[str]:
         """Of cells that nobody ever worked on. Returns those that have a result now."""
         return [row.key for row in self._database.run(lambda c: c.execute(_ADOPT, {"experiment": experiment}).all())]
+
+    def takers(self, keys: Sequence[str]) -> list[str]:
+        """Cells of other experiments that count what these cells have made themselves, in order."""
+        return [row.key for row in self._database.run(lambda c: c.execute(_TAKERS, {"keys": list(keys)}).all())]

@@ -238,6 +238,19 @@ def test_the_key_comes_from_the_file_of_secrets(runs: JudgedRuns, judge: Loopbac
     assert judge.keys == ["Bearer sk-of-its-own"]
 
 
+def test_a_call_that_the_budget_cannot_hold_leaves_out_its_cell_alone(runs: JudgedRuns, judge: LoopbackJudge) -> None:
+    runs.records.judge_calls.set_limit(CALLS, None, 1)
+    small = runs.experiment(spec(judge), [LEASE], [GOOD])
+    runs.judge(small)
+    held = max(call.reserved_usd for call in runs.calls(small))
+    mixed = runs.experiment(
+        spec(judge), [LEASE], [GOOD + " x" * 25_000, f"{GOOD} 1", f"{GOOD} 2"], budget_usd=str(held + 2 * CALL_USD)
+    )
+    report = runs.judge(mixed)
+    assert report.out_of_budget and report.n_calls == 2
+    assert [cell.n_not_judged for cell in runs.table(mixed)] == [1, 0, 0]
+
+
 def test_calls_are_held_in_the_budget_before_they_are_made(runs: JudgedRuns, judge: LoopbackJudge) -> None:
     runs.records.judge_calls.set_limit(CALLS, None, 1)
     experiment = runs.experiment(spec(judge), [LEASE], [f"{GOOD} {n}" for n in range(60)], budget_usd="0.6")

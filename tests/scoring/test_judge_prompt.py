@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eval_pipeline.scoring.check_base import Evidence
 from eval_pipeline.scoring.judge_prompt import (
     ANSWER_MAX_CHARS,
     SHOWN_MAX_CHARS,
@@ -18,6 +19,7 @@ from eval_pipeline.scoring.judge_prompt import (
     cut_out,
     exam,
 )
+from eval_pipeline.scoring.judge_questions import work_of
 from eval_pipeline.scoring.judge_reply import Refused, Vote, read_reply
 from eval_pipeline.scoring.judge_votes import decide, wanted
 
@@ -44,10 +46,10 @@ def test_of_long_work_the_judge_is_told_what_it_does_not_see() -> None:
     answer, long, short = shown.shown
     assert answer.startswith("a" * 45_000) and answer.endswith("x" * 15_000)
     assert "[... 40000 characters are not shown ...]" in answer
-    assert (long.count("b"), short) == (SHOWN_MAX_CHARS - ANSWER_MAX_CHARS - 10, "c" * 10)
+    assert (long.count("b"), short) == (SHOWN_MAX_CHARS - ANSWER_MAX_CHARS - 10 - 2 * 207, "c" * 10)
     assert shown.unseen == (
         "the answer: 40000 of its 100000 characters, in the middle",
-        'the file "b.txt": 140010 of its 200000 characters, in the middle',
+        'the file "b.txt": 140424 of its 200000 characters, in the middle',
     )
     assert all(line in shown.text for line in shown.unseen)
 
@@ -205,3 +207,19 @@ def test_votes_by_hand(votes: list[float | None], each: bool, verdict: float | N
 )
 def test_an_even_split_asks_one_more(votes: list[float | None], n: int, each: bool, more: int) -> None:
     assert wanted(votes, n, each) == more
+
+
+def test_thousands_of_files_do_not_make_the_request_longer() -> None:
+    many = answered("a" * 100_000, *(file(f"{n}" + "x" * 190, 1000) for n in range(5000)))
+    assert len(many.text) <= SHOWN_MAX_CHARS + 60_000 + 2_000
+    assert "4800 more files, not shown" in many.unseen and len(many.shown) == 201
+    long = answered("a", *(file(f"{n}" + "x" * 190, 100_000) for n in range(150)))
+    assert len(long.text) <= SHOWN_MAX_CHARS + 60_000
+
+
+def test_no_more_documents_are_read_than_a_judge_is_worth() -> None:
+    evidence = Evidence(answer="x", files={f"{n}.docx": b"no document" for n in range(60)} | {"z.txt": b"text"})
+    work = work_of(evidence, [], [], documents_s=0.0)
+    why = "it was not read: the documents are too many, or took too long to read"
+    assert [part.why for part in work if (part.name or "").endswith(".docx")] == [why] * 60
+    assert work[-1].text == "text"

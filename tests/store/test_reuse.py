@@ -108,6 +108,7 @@ def test_a_discarded_result_is_not_taken_and_discarding_a_taken_one_harms_nobody
     (kept,) = [books.cell(keys(old)[0])]
     assert kept.counted is not None and kept.counted.discarded is None
     books.ledger.discard(keys(old), "wrong")
+    assert Reuse(books.database).takers(keys(old)) == []
     assert adopt(books, experiment(books, "z")) == set()
 
 
@@ -118,3 +119,12 @@ def test_what_an_engine_works_on_is_left_to_it(books: Books) -> None:
     assert (planned(books, new), adopt(books, new)) == ({}, set())
     books.finish(claim, books.begin(claim), Outcome.OK, bundle="its own")
     assert books.cell(claim.key).adopted_from is None
+
+
+def test_who_discards_a_result_can_know_who_took_it_over(books: Books) -> None:
+    old, new, third = experiment(books, "x"), experiment(books, "y"), experiment(books, "z")
+    finish(books, old, Outcome.OK)
+    adopt(books, new)
+    adopt(books, third)
+    assert Reuse(books.database).takers(keys(old)) == sorted(keys(new)[:1] + keys(third)[:1])
+    assert Reuse(books.database).takers(keys(new)) == [], "it has made nothing itself"
