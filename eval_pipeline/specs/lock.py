@@ -59,7 +59,7 @@ def lock_experiment(library: Library, path: Path) -> Locked:
             check_judge(spec.judge)
     repo = library.app_repo(app)
     worlds = sorted({case.world for case in cases})
-    arms = tuple(_locked_arm(repo, app.path, arm, file.where(("arms", index, "ref"))) for index, arm in enumerate(spec.arms))
+    arms = tuple(_locked_arm(repo, app.path, arm, file.where(("arms", index))) for index, arm in enumerate(spec.arms))
     for index, arm in enumerate(arms):
         with _placed(file, ("arms", index)):
             refuse_misfits(f"arm {arm.name!r}", arm, spec.backend, [library.world(name).spec for name in worlds])
