@@ -98,7 +98,7 @@ def _month_room(records: Records, needed: Decimal) -> NoRoom | None:
     if month.monthly_cap_usd is None or month.committed_usd + needed <= month.monthly_cap_usd:
         return None
     left = max(Decimal(0), month.monthly_cap_usd - month.committed_usd)
-    of = f"{usd(left)} of this installation's {usd(month.monthly_cap_usd)} for the month are left"
+    of = f"{usd(left)} of {usd(month.monthly_cap_usd)} USD of this installation's month are left"
     return NoRoom(
         said=f"the next cell must reserve {usd(needed)} USD, and {of}",
         waits_for=f"the month's cap (needs {usd(needed)}, {usd(left)} left)",
