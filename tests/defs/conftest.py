@@ -25,7 +25,7 @@ DAGSTER_WARNINGS = (
 )
 
 AGENT = """
-grep -q slow "$EVALS_CASE" && sleep 15
+grep -q slow "$EVALS_CASE" && sleep 30
 echo s >> "$EVALS_OUTPUT/starts"
 answer yes
 """
