@@ -78,8 +78,8 @@ def test_a_plan_and_a_table_are_for_people(project: Project) -> None:
     text = people(project, "experiment", "plan", "wide")
     assert all(f", {setting}" in text for setting in ("model=stand-in", "top_k=3", 'deep={"on": true}'))
     assert "None" not in text and "{'" not in text
-    project.run("wide")
-    for columns, at_most in (("60", 60), ("nonsense", 160), (None, 160)):
+    key = f"{project.run('wide')['experiment']}/w.{'c' * 40}/a/0"
+    for columns in ("60", "nonsense", None):
         lines = people(project, "experiment", "cells", "wide", columns=columns).splitlines()
-        assert max(map(len, lines)) <= at_most
-    assert max(map(len, people(project, "experiment", "cells", "wide", columns="240").splitlines())) > 60
+        assert any(line.startswith(f"{key} ") for line in lines), "a key is pasted and searched for: it never wraps"
+        assert columns == "60" or max(map(len, lines)) <= 160
