@@ -237,6 +237,7 @@ def test_headers_that_name_another_account_or_feature_are_dropped(way: Any) -> N
         (b"[]", {}, 400),
         (b'{"model": "gpt-x", "a": "' + b"x" * 7 * 2**20 + b'"}', {}, 200),
     ],
+    ids=["too large", "too many parts", "compressed", "no object", "large"],
 )
 def test_a_body_may_be_so_large_and_comes_as_it_is(way: Any, data: bytes, headers: dict[str, str], status: int) -> None:
     async def go() -> None:
