@@ -55,6 +55,7 @@ def test_an_arm_that_fails_as_a_whole_is_said_loudly(project: Project) -> None:
     board = project.evals("leaderboard", "loud")
     assert (board["n_cells"], board["missing"]) == (6, {})
     assert [(one["arm"], one["outcome"]) for one in board["alarms"]] == [("bad", "agent_error")]
+    project.env["COLUMNS"] = "200"
     shown, _ = project.start("leaderboard", "loud").communicate(timeout=60)
     assert "!! ALL 3 cells of arm bad failed the same way: agent_error" in shown and "bad !! FAILED AS A WHOLE" in shown
     bad = next(one["cell"] for one in project.cells("loud") if one["arm"] == "bad")
