@@ -8,7 +8,7 @@ PYTEST := $(BIN)/pytest -q
 # Asked before anything is installed; `make install` leaves it out
 ASKED  := preflight
 
-.PHONY: demo up install check format test test-all bench lock preflight packages dev
+.PHONY: demo up install check format test test-all lock preflight packages dev
 
 demo: $(VENV)/.runtime
 	$(BIN)/evals demo
