@@ -26,11 +26,10 @@ from eval_pipeline.errors import (
     LedgerUnavailable,
     SandboxError,
     SandboxLost,
-    StoreError,
 )
 from eval_pipeline.gateway.model_log import ModelLog
 from eval_pipeline.runner.app_life import AppLife
-from eval_pipeline.runner.conclude import PAUSES_S, concluded, take_up
+from eval_pipeline.runner.conclude import concluded, take_up, while_store_is_away
 from eval_pipeline.runner.context import CellContext
 from eval_pipeline.runner.doing import waits_for
 from eval_pipeline.runner.held import ENDING, in_words, isolation, refused
@@ -173,13 +172,7 @@ class Attempt:
 
     async def _persist(self, sandbox: Sandbox, seen: Measured | None) -> Persisted:
         """Tried again while the sandbox still has the output: a store that is away must not cost the agent's run."""
-        for pause_s in PAUSES_S:
-            try:
-                return await self._keep(sandbox, seen)
-            except StoreError as error:
-                log.warning("%s: the output could not be stored, trying again in %s s: %s", self.claim.key, pause_s, error)
-                await asyncio.sleep(pause_s)
-        return await self._keep(sandbox, seen)
+        return await while_store_is_away(self.claim.key, lambda: self._keep(sandbox, seen))
 
     async def _keep(self, sandbox: Sandbox, seen: Measured | None) -> Persisted:
         await self._app.keep_logs(sandbox)

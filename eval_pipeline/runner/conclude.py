@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from eval_pipeline.domain.cell import AttemptResult, Outcome
 from eval_pipeline.domain.handover import Handover
@@ -17,7 +19,21 @@ from eval_pipeline.sandbox.base import Sandbox
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.store.ledger import ExperimentRow, OpenAttempt
 
-PAUSES_S = (1.0, 5.0)
+Result = TypeVar("Result")
+log = logging.getLogger(__name__)
+
+_PAUSES_S = (1.0, 5.0)
+
+
+async def while_store_is_away(what: str, work: Callable[[], Awaitable[Result]]) -> Result:
+    """`work`, tried again after a StoreError, which the last try raises."""
+    for pause_s in _PAUSES_S:
+        try:
+            return await work()
+        except StoreError as error:
+            log.warning("%s: the output could not be stored or read, trying again in %s s: %s", what, pause_s, error)
+            await asyncio.sleep(pause_s)
+    return await work()
 
 
 def concluded(experiment: ExperimentRow, key: CellKey, prices: PriceBook, end: Handover, left: Persisted) -> AttemptResult:
@@ -54,15 +70,9 @@ async def take_up(
     attempt: OpenAttempt,
 ) -> AttemptResult:
     """End an attempt that was handed over. Raises StoreError: another try, or another place, may do better."""
-    assert attempt.handover is not None
-    for pause_s in (*PAUSES_S, None):
-        try:
-            return await _taken_up(persister, find, experiment, key, prices, attempt, attempt.handover)
-        except StoreError:
-            if pause_s is None:
-                raise
-            await asyncio.sleep(pause_s)
-    raise AssertionError("unreachable")
+    end = attempt.handover
+    assert end is not None
+    return await while_store_is_away(str(key), lambda: _taken_up(persister, find, experiment, key, prices, attempt, end))
 
 
 async def _taken_up(

@@ -25,8 +25,6 @@ from eval_pipeline.store.liveness import alive, engines_dir
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
-
-
 _PAUSE_S = 5.0
 _PAUSE_MAX_S = 600.0
 
