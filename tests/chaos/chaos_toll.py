@@ -133,7 +133,8 @@ def _judge_total(toll: Toll, round: Round) -> None:
         round.experiment.id,
     )
     (total,) = round.stage.ask(
-        "select coalesce(sum(coalesce(cost_usd, reserved_usd)), 0) from evals.attempts where cell_key like %s",
+        "select coalesce(sum(coalesce(cost_usd, reserved_usd) + coalesce(sandbox_cost_usd, reserved_sandbox_usd)), 0)"
+        " from evals.attempts where cell_key like %s",
         f"{round.experiment.id}/%",
     )
     if row[0] != total[0]:
