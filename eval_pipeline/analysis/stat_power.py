@@ -107,7 +107,9 @@ def _noncentrality(df: int, alpha: float, power: float) -> float:
     t = t_quantile(1.0 - alpha / 2.0, df)
 
     def missing(shift: float) -> float:
-        return 1.0 - noncentral_t_cdf(t, df, shift) + noncentral_t_cdf(-t, df, shift) - power
+        # Far out the lower tail is below 1e-8, and the library gives no number for some of it
+        below = noncentral_t_cdf(-t, df, shift) if shift < 5.0 else 0.0
+        return 1.0 - noncentral_t_cdf(t, df, shift) + below - power
 
     high = 1.0
     while missing(high) < 0.0:

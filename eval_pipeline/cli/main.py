@@ -26,6 +26,7 @@ NOUNS = {
     "score": ("score", "Judge stored results again: another judge, the newest rubric. No agent is run."),
     "judge": ("judge", "Judges: limits."),
     "leaderboard": ("leaderboard", "Arms side by side, with what is missing."),
+    "compare": ("compare", "Two arms on the cases they share: what differs, and whether the data can tell."),
     "image": ("image", "What cells stand on: list, status, build, warm, gc."),
     "secrets": ("secrets", "Secrets that apps declare: list, sync. Never a value."),
     "artifact": ("artifact", "Stored artifacts: gc."),

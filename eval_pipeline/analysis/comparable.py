@@ -1,0 +1,121 @@
+"""Whether two arms can be compared at all: the same cases about the same worlds, judged the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eval_pipeline.analysis.tables import ScoredCell
+from eval_pipeline.domain.lock import RunLock, ScoreLock
+from eval_pipeline.errors import SpecError
+from eval_pipeline.store.ledger import ExperimentRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One arm of an experiment, with its planned cells."""
+
+    experiment: ExperimentRow
+    arm: str
+    cells: Sequence[ScoredCell]
+
+    @property
+    def name(self) -> str:
+        return f"{self.experiment.id}:{self.arm}"
+
+
+def side(experiment: ExperimentRow, table: Sequence[ScoredCell], arm: str) -> Side:
+    """table: the experiment's scored table."""
+    return Side(experiment=experiment, arm=arm, cells=[cell for cell in table if cell.key.arm == arm])
+
+
+def shared_cases(a: Side, b: Side) -> list[str]:
+    """In the order of a. Raises SpecError where a comparison would mean nothing: no shared case, a case that asks something else or
+    is about another state of its world, or another way of judging."""
+    if (a.experiment.id, a.arm) == (b.experiment.id, b.arm):
+        raise SpecError(f"{a.name} can't be compared with itself", hint="name two arms: evals compare EXPERIMENT A B")
+    theirs = {case.name for case in b.experiment.run.cases}
+    shared = [case.name for case in a.experiment.run.cases if case.name in theirs]
+    if not shared:
+        raise SpecError(f"{a.experiment.id} and {b.experiment.id} share no case", hint="compare experiments about the same cases")
+    if a.experiment.id != b.experiment.id:
+        _refuse_other_questions(a.experiment.run, b.experiment.run, shared, f"{a.experiment.id} and {b.experiment.id}")
+        _refuse_other_scoring(a.experiment.score, b.experiment.score, shared, a.experiment.id, b.experiment.id)
+    return shared
+
+
+def _refuse_other_questions(a: RunLock, b: RunLock, shared: Sequence[str], both: str) -> None:
+    worlds = sorted({a.case(name).world for name in shared})
+    moved = [world for world in worlds if a.worlds[world] != b.worlds[world]]
+    if moved:
+        raise SpecError(
+            f"{both} are about different snapshots of {_some(moved)}: {moved[0]} is {a.worlds[moved[0]][:12]} and {b.worlds[moved[0]][:12]}",
+            hint="run one of them again with the world as the other had it: results about different worlds are not paired",
+        )
+    asked = [name for name in shared if _question(a, name) != _question(b, name)]
+    if asked:
+        raise SpecError(
+            f"{both} ask different things in {_some(asked)}: the prompt or the deliverables differ",
+            hint="run one of them again with the cases as the other had them, or give the changed case a name of its own",
+        )
+
+
+def _question(run: RunLock, name: str) -> tuple[str, tuple[str, ...]]:
+    case = run.case(name)
+    return case.prompt, case.deliverables
+
+
+def _refuse_other_scoring(a: ScoreLock, b: ScoreLock, shared: Sequence[str], left: str, right: str) -> None:
+    hint = f"judge the stored results of both the same way, no agent is run: evals score {left} --rubric latest, evals score {right} --rubric latest"
+    if a.scoring_version != b.scoring_version:
+        said = f"scoring version {a.scoring_version} and {b.scoring_version}"
+        raise SpecError(f"{left} and {right} are scored by different rules: {said}", hint=hint)
+    if a.policy != b.policy:
+        hint = "write the same `policy` into both files and run them again: what is stored is scored anew, no agent is run"
+        raise SpecError(f"{left} and {right} have different scoring policies: {a.policy} and {b.policy}", hint=hint)
+    differ = [
+        name
+        for name in shared
+        if (a.cases[name].rubric, a.cases[name].reference) != (b.cases[name].rubric, b.cases[name].reference)
+    ]
+    if differ:
+        raise SpecError(f"{left} and {right} judge {_some(differ)} by different rubrics or references", hint=hint)
+    judged = any(criterion.judge for name in shared for criterion in a.cases[name].rubric.criteria)
+    if judged and a.judge != b.judge:
+        judges = " and ".join("no judge" if one is None else f"{one.model} ({one.votes} votes)" for one in (a.judge, b.judge))
+        hint = "judge the stored results of one as the other's, no agent is run: evals score EXPERIMENT --judge PROVIDER:MODEL"
+        raise SpecError(f"{left} and {right} have different judges: {judges}", hint=hint)
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"{len(names)} {'case' if '.' in names[0] else 'world'}{'s' if len(names) > 1 else ''} ({', '.join(names[:3])}{', ...' if names[3:] else ''})"
+
+
+def unequal_ground(a: Side, b: Side, shared: Sequence[str]) -> list[str]:
+    """What both sides do not have in common and does not forbid a comparison, in words."""
+    notes: list[str] = []
+    if a.experiment.id == b.experiment.id:
+        return notes
+    left, right = a.experiment.run, b.experiment.run
+    only = [len(run.cases) - len(shared) for run in (left, right)]
+    if any(only):
+        notes.append(
+            f"cases of one experiment only are left out: {only[0]} of {left.experiment_id}, {only[1]} of {right.experiment_id}"
+        )
+    limits = [name for name in shared if left.case(name).limits != right.case(name).limits]
+    if limits:
+        notes.append(f"the limits differ in {_some(limits)}: an agent that is given less ends earlier")
+    if left.backend != right.backend:
+        notes.append(f"one ran on {left.backend}, the other on {right.backend}: the latency ratio compares the machines too")
+    if _prices_differ(a.experiment.score.prices, b.experiment.score.prices):
+        notes.append("the experiments have different prices for the same model: the cost ratio compares the prices too")
+    return notes
+
+
+def _prices_differ(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> bool:
+    return any(_rows(a, name) != _rows(b, name) for name in {row["model"] for row in a} & {row["model"] for row in b})
+
+
+def _rows(prices: Sequence[Mapping[str, Any]], model: str) -> list[Mapping[str, Any]]:
+    return [row for row in prices if row["model"] == model]

@@ -1,0 +1,74 @@
+"""Arms that really ran are compared by the CLI: within an experiment, across two, and refused where that means nothing."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from support.project import EVALS, Project
+
+pytestmark = pytest.mark.slow
+
+BY_CONFIG = """grep -q '"good": true' "$EVALS_CASE" && { answer yes; exit 0; }
+grep -q 'Answer c0' "$EVALS_CASE" && { answer yes; exit 0; }
+answer no
+"""
+ARMS = [{"name": "bad", "ref": "main"}, {"name": "good", "ref": "main", "config": {"good": True}}]
+
+
+def people(project: Project, *args: str) -> str:
+    done = subprocess.run([*EVALS, *args], env=project.env, cwd=project.root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_two_arms_and_two_experiments(project: Project) -> None:
+    project.agent(BY_CONFIG)
+    for n in range(4):
+        project.world(f"w{n}")
+        project.case(f"c{n}", f"w{n}")
+    project.experiment("both", arms=ARMS, seed=3)
+    both = project.run("both")["experiment"]
+
+    found = project.evals("compare", "both", "bad", "good")
+    assert (found["a"]["score"], found["b"]["score"], found["difference"]["diff"]) == (0.25, 1.0, 0.75)
+    assert (found["n_cases"], found["n_worlds"], found["status"], found["margin"]) == (4, 4, "final", 0.05)
+    assert found["quality"] == "undecided"  # three cases that differ are too few
+    assert found["latency"]["ratio"] > 0
+    assert found["cost"]["ratio"] is None and found["cheaper_at_quality"] is None  # the agent asks no model
+    worst = found["cases"][0]
+    assert (worst["case"], worst["cell_a"], worst["cell_b"]) == ("w1.c1", f"{both}/w1.c1/bad/0", f"{both}/w1.c1/good/0")
+    assert [(one["case"], one["lost"], one["gained"]) for one in found["criteria"][:1]] == [("w1.c1", 0, 1)]
+    assert project.evals("cell", "show", worst["cell_b"])["score"] == 1
+
+    text = people(project, "compare", "both", "bad", "good")
+    assert [line for line in text.splitlines() if len(line) > 100] == []
+    for expected in (
+        "the data can't tell",
+        "no worse by more than 0.05 (the default): not shown",
+        "+0.750",
+        f"evals cell show {both}/",
+    ):
+        assert expected in text
+
+    project.case("c4", "w0")
+    project.experiment("later", arms=[ARMS[1]], seed=4)
+    project.run("later")
+    across = project.evals("compare", "both:bad", "later:good", "--margin", "0.2")
+    assert (across["n_cases"], across["difference"]["diff"], across["margin"]) == (4, 0.75, 0.2)
+    assert any("left out" in note for note in across["notes"])
+
+    for args, message in [
+        (("both", "bad"), "can't tell which two arms"),
+        (("both", "bad", "none"), "has no arm 'none'"),
+        (("both", "bad", "bad"), "can't be compared with itself"),
+        (("both", "bad", "good", "--margin", "2"), "a margin must lie above 0"),
+    ]:
+        refused = project.evals("compare", *args, check=False)
+        assert (refused["exit_code"], message in refused["error"]["message"]) == (2, True), refused
+
+    project.world("w1", {"lease.txt": "The notice period is 90 days.\n"})
+    project.experiment("moved", arms=[ARMS[1]], seed=5)
+    project.run("moved")
+    refused = project.evals("compare", "both:bad", "moved:good", check=False)
+    assert refused["exit_code"] == 2 and "different snapshots of 1 world (w1)" in refused["error"]["message"]
