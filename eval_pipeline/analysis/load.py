@@ -3,46 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from eval_pipeline.analysis.judged import judged_row
 from eval_pipeline.analysis.leaderboard import JudgeLine, Leaderboard, leaderboard
+from eval_pipeline.analysis.questions import JudgedQuestion, load_questions
 from eval_pipeline.analysis.standing import alarms
-from eval_pipeline.analysis.tables import ScoredCell, asked_of, scored_table
-from eval_pipeline.domain.ids import CellKey
+from eval_pipeline.analysis.tables import ScoredCell, scored_table
 from eval_pipeline.scoring.judge_votes import judge_version
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
-from eval_pipeline.store.verdicts import VerdictRow
-from eval_pipeline.store.views import CellView
 
 
-def load_table(records: Records, experiment: ExperimentRow, keys: Sequence[str] | None = None) -> list[ScoredCell]:
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """judged: scored by the judge alone. decided: what people said in its place. questions: all that a judge is asked."""
+
+    judged: list[ScoredCell]
+    decided: list[ScoredCell]
+    questions: list[JudgedQuestion]
+
+
+def load_tables(records: Records, experiment: ExperimentRow, keys: Sequence[str] | None = None) -> Tables:
     """keys: only those cells; None means all."""
     cells = records.views.cells(experiment.id, keys)
     bundles = [cell.counted.bundle for cell in cells if cell.counted is not None and cell.counted.bundle is not None]
-    verdicts = records.verdicts.of_bundles(bundles) | _of_judge(records, experiment, cells)
-    return scored_table(experiment, cells, verdicts)
+    asked = load_questions(records, experiment, cells)
+    verdicts = records.verdicts.of_bundles(bundles) | {one.digest: one.judged for one in asked if one.judged is not None}
+    by_hand = {one.digest: row for one in asked if (row := one.by_hand) is not None}
+    judged = scored_table(experiment, cells, verdicts)
+    decided = scored_table(experiment, cells, verdicts | by_hand) if by_hand else judged
+    return Tables(judged=judged, decided=decided, questions=asked)
 
 
-def _of_judge(records: Records, experiment: ExperimentRow, cells: Sequence[CellView]) -> dict[str, VerdictRow]:
-    """By question. Only what the experiment's judge said, as it is now: votes of another one stay apart."""
-    judge = experiment.score.judge
-    if judge is None:
-        return {}
-    asked: dict[str, bool] = {}
-    for cell in cells:
-        if cell.counted is not None:
-            key = CellKey.parse(cell.key)
-            counts = {one.id: one.per_occurrence for one in experiment.score.cases[key.case_name].rubric.criteria}
-            asked |= {digest: counts[name] for name, digest in asked_of(experiment, key, cell.counted).items()}
-    linked = records.judge_calls.requests(asked)
-    votes = records.verdicts.votes((request for request, _ in linked.values()), judge_version(judge))
-    return {
-        question: judged_row(votes[request], unseen, per_occurrence=asked[question])
-        for question, (request, unseen) in linked.items()
-        if request in votes
-    }
+def load_table(records: Records, experiment: ExperimentRow, keys: Sequence[str] | None = None) -> list[ScoredCell]:
+    """The table that counts: people's verdicts win. keys: only those cells; None means all."""
+    return load_tables(records, experiment, keys).decided
 
 
 def load_leaderboard(records: Records, experiment: ExperimentRow) -> Leaderboard:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from eval_pipeline.analysis.human import HUMAN_VERSION
 from eval_pipeline.analysis.stats import CriterionVerdict, cell_value, critical_ok, pass_cell, score_cell, score_groups
 from eval_pipeline.domain.budget import cost_over_usd
 from eval_pipeline.domain.cell import CellState, Outcome
@@ -28,7 +29,8 @@ from eval_pipeline.store.views import AttemptView, CellView
 class CriterionRow:
     """status: ok, failed (asked, no verdict could be had), abstained (the judge could not tell) or not_judged (nobody was asked yet).
 
-    quotes: what a judge quoted of the work.
+    quotes: what a judge quoted of the work. judge: it is a judge's; by_hand: people decided it
+    in the judge's place.
     """
 
     id: str
@@ -39,6 +41,8 @@ class CriterionRow:
     status: str
     reason: str | None
     quotes: list[str] = field(default_factory=list[str])
+    by_hand: bool = False
+    judge: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +86,11 @@ class ScoredCell:
     def usage_source(self) -> str | None:
         """Who says what the counted attempt used: `measured` by the model gateway, or `self-reported` by the agent."""
         return self.counted.usage_source if self.counted else None
+
+    @property
+    def n_by_hand(self) -> int:
+        """Criteria that people decided in the judge's place."""
+        return sum(row.by_hand for row in self.criteria)
 
     @property
     def overhead_usd(self) -> Decimal:
@@ -205,6 +214,8 @@ def _criterion(criterion: Criterion, found: VerdictRow | None) -> CriterionRow:
         status=found.status if found else "not_judged",
         reason=found.reason if found else None,
         quotes=list(found.quotes) if found else [],
+        by_hand=found is not None and found.judge_version == HUMAN_VERSION,
+        judge=criterion.judge,
     )
 
 
@@ -254,6 +265,7 @@ def flat_row(cell: ScoredCell) -> dict[str, Any]:
         "n_criteria": cell.n_criteria,
         "n_not_judged": cell.n_not_judged,
         "n_judge_failed": cell.n_judge_failed,
+        "n_by_hand": cell.n_by_hand,
         "cost_usd": None if cell.cost_usd is None else float(cell.cost_usd),
         "cost_over_usd": None if cell.cost_over_usd is None else float(cell.cost_over_usd),
         "usage_source": cell.usage_source,

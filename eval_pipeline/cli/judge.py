@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import click
 
+from eval_pipeline.cli.judge_review import label, review
 from eval_pipeline.cli.output import emit, json_option, table, with_settings
 from eval_pipeline.settings import Settings
 
@@ -31,3 +32,7 @@ def limits(settings: Settings, pool: str | None, calls: int | None, per_minute: 
                 records.judge_calls.set_limit(name, pool, value)
         rows = records.judge_calls.limits()
     emit(rows, as_json, lambda: table(["limit", "value"], list(rows.items()), right=["value"]))
+
+
+command.add_command(review)
+command.add_command(label)

@@ -66,7 +66,7 @@ JUDGED = "evals/judged"
 _TABLE_COLUMNS = {
     "cell": "string", "world": "string", "case": "string", "arm": "string", "trial": "int", "state": "string", "outcome": "string",
     "failure": "string", "error_class": "string",
-    "score": "float", "score_lower": "float", "score_upper": "float", "passed": "bool", "n_not_judged": "int", "n_judge_failed": "int",
+    "score": "float", "score_lower": "float", "score_upper": "float", "passed": "bool", "n_not_judged": "int", "n_judge_failed": "int", "n_by_hand": "int",
     "cost_usd": "float", "cost_over_usd": "float", "usage_source": "string", "overhead_usd": "float", "n_overhead_unknown": "int",
     "sandbox_cost_usd": "float", "sandbox_s": "float", "sandbox_spent_usd": "float", "sandbox_spent_s": "float",
     "n_sandbox_unknown": "int", "latency_s": "float", "attempts": "int", "bundle": "string", "error": "string",

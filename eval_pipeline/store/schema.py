@@ -5,16 +5,12 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, UUID
 
-SCHEMA = "evals"
-metadata = sa.MetaData(schema=SCHEMA)
+from eval_pipeline.store import schema_base, schema_reviews
 
-Time = sa.DateTime(timezone=True)
-Money = sa.Numeric()  # exact, and without bound: what an agent claims to have used may be absurd
-
-
-def _now(name: str) -> sa.Column[object]:
-    return sa.Column(name, Time, nullable=False, server_default=sa.func.now())
-
+SCHEMA = schema_base.SCHEMA
+metadata = schema_base.metadata
+Time, Money, _now = schema_base.Time, schema_base.Money, schema_base.now
+reviews, review_items, labels = schema_reviews.reviews, schema_reviews.review_items, schema_reviews.labels
 
 _limits = (
     sa.Column("monthly_cap_usd", Money),

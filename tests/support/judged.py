@@ -20,7 +20,7 @@ from eval_pipeline.analysis.load import load_table
 from eval_pipeline.analysis.tables import ScoredCell
 from eval_pipeline.domain.cell import AttemptResult, Outcome
 from eval_pipeline.domain.experiment import JudgeSpec
-from eval_pipeline.domain.lock import ScoredCase, ScoreLock
+from eval_pipeline.domain.lock import LockedArm, ScoredCase, ScoreLock
 from eval_pipeline.domain.rubric import Criterion, Policy, Rubric
 from eval_pipeline.domain.world import WorldSpec
 from eval_pipeline.runner.finish import judge_missing
@@ -86,11 +86,14 @@ class JudgedRuns:
         reference: str | None = None,
         outcome: Outcome = Outcome.OK,
         policy: Policy = "clip_cell",
+        arms: Sequence[LockedArm] = (locked_arm("secret-arm"),),
+        trials: int = 1,
     ) -> ExperimentRow:
-        """A case an answer. files: of each, or of all."""
+        """An answer a cell: case by case, arm by arm, trial by trial. files: of each, or of all."""
         left = files if isinstance(files, Sequence) else [files] * len(answers)
-        cases = [locked_case(f"c{n}", prompt="Which contracts need consent?") for n in range(len(answers))]
-        run = run_lock(next(self._names), cases, [locked_arm("secret-arm")], worlds={"w": self.snapshot.digest})
+        n_cases = len(answers) // (len(arms) * trials)
+        cases = [locked_case(f"c{n}", prompt="Which contracts need consent?") for n in range(n_cases)]
+        run = run_lock(next(self._names), cases, arms, trials, worlds={"w": self.snapshot.digest})
         scored = ScoredCase(rubric=Rubric(criteria=tuple(criteria)), reference=reference)
         score = ScoreLock(policy=policy, judge=judge, cases={case.name: scored for case in cases}, prices=list(prices))
         budget = None if budget_usd is None else Decimal(budget_usd)

@@ -1,0 +1,218 @@
+"""People label what a judge decided: what they are asked and shown, how their labels come in, and what they change."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from support.judged import JudgedRuns, judged, judged_runs
+from support.locks import locked_arm
+from support.loopback_judge import LoopbackJudge, Read, by_words, loopback_judge
+from support.places import short_dir
+
+from eval_pipeline.cli.main import cli
+from eval_pipeline.domain.experiment import JudgeSpec
+from eval_pipeline.errors import SpecError
+from eval_pipeline.settings import Settings
+from eval_pipeline.store.judge_calls import CALLS_PER_MINUTE
+from eval_pipeline.store.ledger import ExperimentRow
+
+pytestmark = pytest.mark.slow
+
+LEASE = judged("lease", "Says that the Kiel lease needs written consent", 2)
+FUEL = judged("fuel", "Says that the fuel supply ends in Rotterdam", 1)
+INVENTED = judged("invented", "Invented contracts named nowhere", -1, per_occurrence=True)
+GOOD = "The Kiel lease needs written consent of the landlord."
+BOTH = f"{GOOD}\nAnd the fuel supply ends in Rotterdam."
+ARMS = (locked_arm("left-arm"), locked_arm("right-arm"))
+
+
+@pytest.fixture(scope="module")
+def judge() -> Generator[LoopbackJudge]:
+    with loopback_judge() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def runs(shared_state: Path) -> Generator[JudgedRuns]:
+    with short_dir() as worlds, judged_runs(Settings(state_dir=shared_state, worlds_dir=worlds)) as opened:
+        opened.records.judge_calls.set_limit(CALLS_PER_MINUTE, None, 60_000)
+        yield opened
+
+
+class Evals:
+    """The command line, in this process."""
+
+    def __init__(self, runs: JudgedRuns) -> None:
+        self._env = {"EVALS_STATE_DIR": str(runs.settings.state_dir), "EVALS_WORLDS_DIR": str(runs.settings.worlds_dir)}
+
+    def __call__(self, *args: str) -> Any:
+        done = CliRunner().invoke(cli, [*args, "--json"], env=self._env, catch_exceptions=False, standalone_mode=False)
+        envelope = json.loads(done.stdout)
+        assert envelope["ok"], envelope
+        return envelope["data"]
+
+    def typed(self, *args: str, keys: str) -> str:
+        return CliRunner().invoke(cli, args, input=keys, env=self._env, catch_exceptions=False, standalone_mode=False).stdout
+
+
+@pytest.fixture
+def evals(runs: JudgedRuns) -> Evals:
+    return Evals(runs)
+
+
+def two_arms(runs: JudgedRuns, judge: LoopbackJudge, n_cases: int = 10, **more: Any) -> ExperimentRow:
+    """Every answer another bundle: no two cells share a question."""
+    answers = [f"{GOOD if n % 2 else 'Nothing.'} ({n})" for n in range(2 * n_cases)]
+    spec = JudgeSpec(model="openai:gpt-test", base_url=judge.url)
+    experiment = runs.experiment(spec, [LEASE, FUEL], answers, arms=ARMS, **more)
+    runs.judge(experiment)
+    return experiment
+
+
+def filled(path: Path, label: Any) -> list[dict[str, str]]:
+    """Fill the CSV in as a person does; label(row) says with what."""
+    rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline="")))
+    with path.open("w", encoding="utf-8-sig", newline="") as sink:
+        writer = csv.DictWriter(sink, list(rows[0]))
+        writer.writeheader()
+        writer.writerows({**row, "label": label(row)} for row in rows)
+    return rows
+
+
+def test_a_sample_is_drawn_evenly_from_the_arms_and_a_larger_one_holds_it(
+    runs: JudgedRuns, judge: LoopbackJudge, evals: Evals
+) -> None:
+    experiment = two_arms(runs, judge)
+    assert evals("judge", "review", experiment.id, "--sample", "10")["n_drawn"] == 20  # both criteria of ten cells
+    items = runs.records.reviews.items(experiment.id)
+    assert Counter(one.cell_key.split("/")[2] for one in items) == {"left-arm": 10, "right-arm": 10}
+    assert Counter(one.raters for one in items) == {1: 16, 2: 4}  # a fifth by two people
+    assert evals("judge", "review", experiment.id, "--sample", "10")["n_drawn"] == 0
+    assert evals("judge", "review", experiment.id, "--sample", "12")["n_drawn"] == 4
+    assert runs.records.reviews.items(experiment.id)[:20] == items
+
+
+def test_a_reviewer_sees_the_work_and_neither_arm_nor_verdict(
+    runs: JudgedRuns, judge: LoopbackJudge, evals: Evals, tmp_path: Path
+) -> None:
+    experiment = two_arms(runs, judge, n_cases=2, reference="The lease of Kiel.", files={"memo.txt": b"=1+1 is two"})
+    evals("judge", "review", experiment.id, "--sample", "4")
+    evals("judge", "review", experiment.id, "--rater", "ann", "--into", str(tmp_path / "ann.csv"))
+    text = (tmp_path / "ann.csv").read_text(encoding="utf-8-sig")
+    assert not any(word in text for word in ("left-arm", "right-arm", "looked for", "w.c0", experiment.id))
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert len(rows) == 8 and all(row["label"] == "" for row in rows)
+    assert {row["criterion"] for row in rows} == {LEASE.text, FUEL.text}
+    assert {row["task"] for row in rows} == {"Which contracts need consent?"}
+    assert {row["reference"] for row in rows} == {"The lease of Kiel."}
+    assert all("=1+1 is two" in row["work"] and "[[[" not in row["work"] for row in rows)
+    assert sum(GOOD in row["work"] for row in rows) == 4
+    with pytest.raises(SpecError, match="is there already"):
+        evals("judge", "review", experiment.id, "--rater", "ann", "--into", str(tmp_path / "ann.csv"))
+
+
+def test_a_label_wins_over_the_judge_and_shows(runs: JudgedRuns, judge: LoopbackJudge, evals: Evals, tmp_path: Path) -> None:
+    spec = JudgeSpec(model="openai:gpt-test", base_url=judge.url)
+    experiment = runs.experiment(spec, [LEASE, FUEL, INVENTED], [f"{GOOD} Once."])
+    runs.judge(experiment)
+    key = str(experiment.run.cell_keys()[0])
+    assert evals("cell", "show", key)["score"] == pytest.approx(2 / 3)
+
+    path = tmp_path / "ann.csv"
+    evals("judge", "review", experiment.id, "--sample", "1", "--rater", "ann", "--into", str(path))
+    filled(path, lambda row: {LEASE.text: "not_met", FUEL.text: "met", INVENTED.text: ""}[row["criterion"]])
+    assert evals("judge", "label", str(path), "--rater", "ann") == {"n_labels": 2, "n_new": 2}
+    assert evals("judge", "label", str(path), "--rater", "ann") == {"n_labels": 2, "n_new": 0}
+    shown = evals("cell", "show", key)
+    assert shown["score"] == pytest.approx(1 / 3)
+    lease, fuel, invented = shown["criteria"]
+    assert (lease["verdict"], lease["by_hand"], fuel["verdict"], fuel["by_hand"]) == (0, True, 1, True)
+    assert "ann" in lease["reason"] and "the judge said 1" in lease["reason"]
+    assert (invented["verdict"], invented["by_hand"]) == (0, False)
+    (row,) = runs.table(experiment)
+    assert row.n_by_hand == 2
+
+    # the same person's last word holds; another person's makes it disputed, and then the judge's stays
+    filled(path, lambda row: "met" if row["criterion"] == LEASE.text else "2" if row["criterion"] == INVENTED.text else "")
+    evals("judge", "label", str(path), "--rater", "ann")
+    assert [one["verdict"] for one in evals("cell", "show", key)["criteria"]] == [1, 1, 2]
+    filled(path, lambda row: "no" if row["criterion"] == FUEL.text else "")
+    evals("judge", "label", str(path), "--rater", "ben")
+    _, fuel, _ = evals("cell", "show", key)["criteria"]
+    assert (fuel["verdict"], fuel["by_hand"]) == (0, False)  # what the judge had said
+
+
+def test_a_file_with_a_wrong_row_is_not_taken_in(runs: JudgedRuns, judge: LoopbackJudge, evals: Evals, tmp_path: Path) -> None:
+    experiment = two_arms(runs, judge, n_cases=1)
+    path = tmp_path / "ann.csv"
+    evals("judge", "review", experiment.id, "--sample", "2", "--rater", "ann", "--into", str(path))
+    labels = iter(["met", "perhaps", "2", "not met"])
+    filled(path, lambda _: next(labels))
+    with pytest.raises(SpecError) as refused:
+        evals("judge", "label", str(path), "--rater", "ann")
+    assert "'perhaps'" in str(refused.value) and "'2'" in str(refused.value) and f"{path}:" in str(refused.value)
+    assert evals("judge", "review", experiment.id)["n_labelled"] == 0
+
+    semicolons = "label;item\nmet;{}\n".format(evals("judge", "review", experiment.id)["items"][0]["item"])
+    path.write_text(semicolons, encoding="utf-8-sig")  # as a spreadsheet of other lands writes it
+    assert evals("judge", "label", str(path), "--rater", "ann")["n_new"] == 1
+    path.write_text("item,label\n0123456789abcdef,met\n")
+    with pytest.raises(SpecError, match="no review asks"):
+        evals("judge", "label", str(path), "--rater", "ann")
+    path.write_text("item\nx\n")
+    with pytest.raises(SpecError, match="no column label"):
+        evals("judge", "label", str(path), "--rater", "ann")
+
+
+def test_in_the_terminal_each_label_is_kept_at_once_and_two_people_share_the_double_ones(
+    runs: JudgedRuns, judge: LoopbackJudge, evals: Evals
+) -> None:
+    experiment = two_arms(runs, judge, n_cases=5)
+    evals("judge", "review", experiment.id, "--sample", "10")
+    seen = evals.typed("judge", "review", experiment.id, "--rater", "ann", keys="what\nmet\ns\nnot_met\nq\n")
+    assert seen.count("\nWork") == 2 and "left-arm" not in seen and "looked for" not in seen
+    state = evals("judge", "review", experiment.id)
+    assert (state["n_items"], state["n_labelled"], state["n_waiting"]) == (20, 2, 18 + sum(
+        one["raters_wanted"] == 2 for one in state["items"] if one["raters"]
+    ))  # fmt: skip
+    evals.typed("judge", "review", experiment.id, "--rater", "ann", keys="met\n" * 18)
+    state = evals("judge", "review", experiment.id)
+    assert (state["n_labelled"], state["n_waiting"]) == (20, 4)
+    seen = evals.typed("judge", "review", experiment.id, "--rater", "ben", keys="no\n" * 18)
+    assert seen.count("Criterion (") == 4
+    assert evals("judge", "review", experiment.id)["n_waiting"] == 0
+    name = state["items"][0]["item"]
+    evals.typed("judge", "review", "--item", name, "--rater", "ann", keys="?\n")  # another word on one that is labelled
+    digest = runs.records.reviews.named(name).question_digest
+    assert {one.rater: one.verdict for one in runs.records.reviews.labels([digest])[digest]}["ann"] is None
+
+
+def test_what_is_in_doubt_is_asked_about(runs: JudgedRuns, judge: LoopbackJudge, evals: Evals) -> None:
+    from support.locks import criterion
+
+    def torn(request: Read) -> dict[str, Any]:
+        said = by_words(request)
+        return {**said, "evidence": "", "verdict": "cannot_assess"} if "hmm" in request.work else said
+
+    check = criterion("kiel", check={"contains": "Kiel"})
+    spec = JudgeSpec(model="openai:gpt-test", base_url=judge.url, temperature=0.5)
+    steady, unsteady = [f"{GOOD} 1", f"{GOOD} 2", f"{GOOD} 3"], [f"{GOOD} 4", "Kiel, or so.", "Kiel, I think."]
+    against, unsure = ["Not a word of Kiel. 1", "Not a word of Kiel. 2", "Not a word of Kiel. 3"], ["hmm 1", "hmm 2", "hmm 3"]
+    experiment = runs.experiment(spec, [LEASE, check], [*steady, *unsteady, *against, *unsure], trials=3)
+    judge.decide = torn
+    try:
+        runs.judge(experiment)
+    finally:
+        judge.decide = by_words
+    evals("judge", "review", experiment.id, "--doubtful")
+    items = runs.records.reviews.items(experiment.id)
+    assert {one.kind for one in items} == {"doubt"}
+    assert Counter(one.cell_key.split("/")[1] for one in items) == {"w.c1": 3, "w.c2": 3, "w.c3": 3}
