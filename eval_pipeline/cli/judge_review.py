@@ -212,7 +212,7 @@ def _show(sheet: Sheet, *, whole: bool) -> None:
 
 
 def _ask(sheet: Sheet, question: str, rater: str) -> Label | str | None:
-    """None: left out for now. `quit`: enough for today."""
+    """None: skipped. `quit`: enough for today."""
     from eval_pipeline.scoring.label_file import verdict_of
     from eval_pipeline.store.reviews import Label
 
