@@ -115,7 +115,10 @@ def _asked(records: Records, experiment: ExperimentRow, only: str | None = None)
         raise NotFound(f"nobody was asked about {experiment.id}", hint=f"evals judge review {experiment.name} --sample 100")
     cells = sorted({one.cell_key for one in items})
     questions = {one.digest: one for one in load_tables(records, experiment, cells).questions}
-    return [(one, questions[one.question_digest]) for one in items if one.question_digest in questions]
+    once: dict[str, ReviewItem] = {}
+    for one in items:  # what several cells share is read once
+        once.setdefault(one.question_digest, one)
+    return [(one, questions[digest]) for digest, one in once.items() if digest in questions]
 
 
 def _wants(asked: Asked, rater: str | None) -> bool:

@@ -53,9 +53,9 @@ class Reviews:
         def work(c: sa.Connection) -> int:
             c.execute(sa.text("select pg_advisory_xact_lock(hashtextextended(:name, 0))"), {"name": f"reviews {experiment}"})
             mine = (reviews.c.experiment_id == experiment) & (reviews.c.kind == kind)
-            query = sa.select(review_items.c.question_digest).join(reviews).where(mine)
-            have = set(c.execute(query).scalars())
-            new = [one for one in items if one.question_digest not in have]
+            query = sa.select(review_items.c.cell_key, review_items.c.question_digest).join(reviews).where(mine)
+            have = {(row.cell_key, row.question_digest) for row in c.execute(query)}
+            new = [one for one in items if (one.cell_key, one.question_digest) not in have]
             if new:
                 values = {"experiment_id": experiment, "kind": kind, "seed": seed, "n_cells": n_cells}
                 review = c.execute(insert(reviews).values(values).returning(reviews.c.id)).scalar_one()
@@ -65,13 +65,13 @@ class Reviews:
         return self._database.run(work)
 
     def items(self, experiment: str) -> list[ReviewItem]:
-        """In the order people see, each question once."""
+        """In the order people see. Cells that left the same have a question in common, and an item each."""
         return self._items(reviews.c.experiment_id == experiment)
 
     def named(self, name: str) -> ReviewItem:
         """By the beginning of its digest, the shortest that we show or a longer one. Raises NotFound."""
         found = self._items(review_items.c.question_digest.startswith(name, autoescape=True)) if len(name) >= _SHORT else []
-        if len(found) != 1:
+        if len({one.question_digest for one in found}) != 1:
             raise NotFound(f"no review asks about {name!r}", hint="`evals judge review EXPERIMENT --json` lists what is asked")
         return found[0]
 
@@ -82,11 +82,12 @@ class Reviews:
 
     def _items(self, which: sa.ColumnElement[bool]) -> list[ReviewItem]:
         query = sa.select(review_items, reviews.c.kind).join(reviews).where(which).order_by(reviews.c.id, review_items.c.place)
-        found: dict[str, ReviewItem] = {}
+        found: dict[tuple[str, str], ReviewItem] = {}
         for row in self._database.run(lambda c: c.execute(query).all()):
-            before = found.get(row.question_digest)
+            key = (row.cell_key, row.question_digest)
+            before = found.get(key)
             by_chance = row.kind == "random" or (before is not None and before.kind == "random")
-            found[row.question_digest] = ReviewItem(
+            found[key] = ReviewItem(
                 question_digest=row.question_digest,
                 cell_key=row.cell_key,
                 criterion=row.criterion,

@@ -22,9 +22,9 @@ review_items = sa.Table(
     "review_items",
     metadata,
     sa.Column("review_id", sa.BigInteger, sa.ForeignKey(reviews.c.id), primary_key=True),
-    sa.Column("question_digest", sa.Text, primary_key=True),
-    sa.Column("cell_key", sa.Text, nullable=False),
-    sa.Column("criterion", sa.Text, nullable=False),
+    sa.Column("cell_key", sa.Text, primary_key=True),
+    sa.Column("criterion", sa.Text, primary_key=True),
+    sa.Column("question_digest", sa.Text, nullable=False),  # cells that left the same share it, and its labels
     sa.Column("place", sa.Integer, nullable=False),  # in the order people see
     sa.Column("raters", sa.Integer, nullable=False),  # how many people are to label it
     sa.Index("ix_review_items_question", "question_digest"),

@@ -150,6 +150,19 @@ def test_a_label_wins_over_the_judge_and_shows(runs: JudgedRuns, judge: Loopback
     assert (fuel["verdict"], fuel["by_hand"]) == (0, False)  # what the judge had said
 
 
+def test_what_two_cells_share_is_labelled_once_and_counts_for_both(
+    runs: JudgedRuns, judge: LoopbackJudge, evals: Evals, tmp_path: Path
+) -> None:
+    spec = JudgeSpec(model="openai:gpt-test", base_url=judge.url)
+    experiment = runs.experiment(spec, [FUEL], ["The same.", "The same.", "Another.", "A third."], trials=4)
+    assert evals("judge", "review", experiment.id, "--sample", "4")["n_drawn"] == 4
+    evals("judge", "review", experiment.id, "--rater", "ann", "--into", str(tmp_path / "ann.csv"))
+    rows = filled(tmp_path / "ann.csv", lambda row: "met" if "The same." in row["work"] else "not_met")
+    assert len(rows) == 3
+    evals("judge", "label", str(tmp_path / "ann.csv"), "--rater", "ann")
+    assert [row.score for row in runs.table(experiment)] == [1, 1, 0, 0]
+
+
 def test_a_file_with_a_wrong_row_is_not_taken_in(runs: JudgedRuns, judge: LoopbackJudge, evals: Evals, tmp_path: Path) -> None:
     experiment = two_arms(runs, judge, n_cases=1)
     path = tmp_path / "ann.csv"

@@ -31,7 +31,7 @@ CREATE TABLE evals.review_items (
     criterion TEXT NOT NULL,
     place INTEGER NOT NULL,
     raters INTEGER NOT NULL,
-    PRIMARY KEY (review_id, question_digest),
+    PRIMARY KEY (review_id, cell_key, criterion),
     FOREIGN KEY(review_id) REFERENCES evals.reviews (id)
 );
 
