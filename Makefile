@@ -8,7 +8,7 @@ PYTEST := $(BIN)/pytest -q
 # Asked before anything is installed; `make install` leaves it out
 ASKED  := preflight
 
-.PHONY: demo up install check format test test-all lock preflight packages dev
+.PHONY: demo up install check format test test-all escape lock preflight packages dev
 
 demo: $(VENV)/.runtime
 	$(BIN)/evals demo
@@ -37,6 +37,10 @@ test: dev packages
 test-all: dev packages
 	$(PYTEST) -n 2 -m long --ignore=tests/examples
 	$(PYTEST) -m long tests/examples
+
+# What an agent that wants out tries, on each backend, as a table
+escape: dev packages
+	@$(BIN)/python -m tests.escape
 
 preflight:
 	@$(PYTHON) eval_pipeline/sandbox/local/preflight.py $(if $(filter 1,$(EVALS_UNSAFE_NO_ISOLATION)),--unsafe-no-isolation)
