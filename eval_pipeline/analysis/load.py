@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from eval_pipeline.analysis.leaderboard import JudgeLine, Leaderboard, leaderboard
+from eval_pipeline.analysis.board import JudgeLine, Leaderboard
+from eval_pipeline.analysis.leaderboard import judged_by, leaderboard
 from eval_pipeline.analysis.questions import JudgedQuestion, load_questions
 from eval_pipeline.analysis.standing import alarms
 from eval_pipeline.analysis.tables import ScoredCell, scored_table
-from eval_pipeline.scoring.judge_votes import judge_version
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
 
@@ -47,9 +47,9 @@ def load_leaderboard(records: Records, experiment: ExperimentRow) -> Leaderboard
 
 def _judge_line(records: Records, experiment: ExperimentRow) -> JudgeLine | None:
     judge = experiment.score.judge
-    if judge is None or not any(one.judge for case in experiment.score.cases.values() for one in case.rubric.criteria):
+    version = judged_by(experiment.score)
+    if judge is None or version is None:
         return None
-    version = judge_version(judge)
     spent = records.judge_calls.spend(experiment.id, version).values()
     return JudgeLine(
         model=judge.model,

@@ -58,20 +58,36 @@ def prob_on_front(
     compare like with like. An arm that lacks one of them altogether has None and
     beats nobody; one that a resample leaves without cases is out of that resample. Means equal to 12 digits are a tie.
     """
+    (found,) = probs_on_fronts(case_values, directions, [range(len(directions))], world, resamples, seed)
+    return found
+
+
+def probs_on_fronts(
+    case_values: Mapping[str, Sequence[CaseMeans]],
+    directions: Sequence[Direction],
+    fronts: Sequence[Sequence[int]],
+    world: Mapping[str, str] | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> list[dict[str, float | None]]:
+    """`prob_on_front` of several fronts from the same resamples. fronts: the directions that count in each, by position."""
     tables = {arm: values for arm, values in case_values.items() if all(_any_known(means) for means in values)}
     if any(len(values) != len(directions) for values in tables.values()):
         raise ValueError(f"an arm needs one value a case for each of {len(directions)} directions")
     if not tables:
-        return dict.fromkeys(case_values)
+        return [dict.fromkeys(case_values) for _ in fronts]
     cases = list(dict.fromkeys(case for values in tables.values() for means in values for case in means))
     columns = [[_number(means.get(case)) for case in cases] for values in tables.values() for means in values]
     means = bootstrap_means(np.array(columns).T, case_clusters(cases, world), resamples, seed)
     costs = means.reshape(resamples, len(tables), len(directions)) * _signs(directions)
+    shares = [dict(zip(tables, _shares(costs[:, :, list(front)]), strict=True)) for front in fronts]
+    return [{arm: found.get(arm) for arm in case_values} for found in shares]
+
+
+def _shares(costs: Floats) -> list[float]:
     there = ~np.any(np.isnan(costs), axis=2)
     on = there & ~_dominated(np.where(there[:, :, None], costs, np.nan), exact=False)
-    shares = on.sum(axis=0) / np.maximum(there.sum(axis=0), 1)
-    found = dict(zip(tables, shares.tolist(), strict=True))
-    return {arm: found.get(arm) for arm in case_values}
+    return (on.sum(axis=0) / np.maximum(there.sum(axis=0), 1)).tolist()
 
 
 def _any_known(means: CaseMeans) -> bool:

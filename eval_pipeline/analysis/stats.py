@@ -119,6 +119,7 @@ from eval_pipeline.analysis.stat_pareto import (
     front_label,
     pareto_front,
     prob_on_front,
+    probs_on_fronts,
 )
 from eval_pipeline.analysis.stat_passk import (
     PassK,
@@ -246,6 +247,7 @@ __all__ = [
     "ppi_mean",
     "prob_on_front",
     "prob_superiority_trials",
+    "probs_on_fronts",
     "proportion_ci",
     "provisional_reasons",
     "quantile_ci",

@@ -50,7 +50,8 @@ class ScoredCell:
     """status: the outcome; infra_failure for a cell without attempts left; cancelled for one that is still open.
 
     score: what the cell counts as, None when it could not be had; lower and upper bound it then. cost_usd: of the counted attempt.
-    cost_over_usd: how far that is above the case's limit, None without both. spent_usd: of all attempts whose cost is known; both are
+    all_passed: every criterion is satisfied, whatever the policy; an agent's failure satisfies none. cold_cost_usd: cost_usd, had nothing
+    come from a cache. cost_over_usd: how far cost_usd is above the case's limit, None without both. spent_usd: of all attempts whose cost is known; both are
     for models. sandbox_*: likewise for the sandbox; sandbox_spent_s and
     sandbox_spent_usd are of all attempts, as far as they are known, and n_sandbox_unknown counts those whose sandbox has no known cost.
     groups: the score by each group's criteria alone, by the same policy. censored: the latency is the time limit, not a measurement.
@@ -63,10 +64,12 @@ class ScoredCell:
     lower: float | None
     upper: float | None
     passed: bool | None
+    all_passed: bool | None
     n_criteria: int
     n_not_judged: int
     n_judge_failed: int
     cost_usd: Decimal | None
+    cold_cost_usd: Decimal | None
     cost_over_usd: Decimal | None
     spent_usd: Decimal
     sandbox_s: float | None
@@ -167,10 +170,12 @@ def _scored(experiment: ExperimentRow, cell: CellView, verdicts: Mapping[str, Ve
         lower=score if known else raw.lower,
         upper=score if known else raw.upper,
         passed=_passed(status, score, rubric, decided),
+        all_passed=_all_passed(status, decided),
         n_criteria=len(rows),
         n_not_judged=sum(row.status == "not_judged" for row in rows) if status in (Outcome.OK, Outcome.REFUSAL) else 0,
         n_judge_failed=sum(row.status in ("failed", "abstained") for row in rows),
         cost_usd=cost,
+        cold_cost_usd=_cost(cell.counted, [_cold(usage) for usage in usages], prices) if usages and cost is not None else None,
         cost_over_usd=cost_over_usd(experiment.run.case(key.case_name).limits, cost),
         spent_usd=sum((one.cost_usd for one in attempts if one.cost_usd is not None), Decimal(0)),
         sandbox_s=cell.counted.sandbox_s if cell.counted else None,
@@ -225,6 +230,11 @@ def _passed(status: str, score: float | None, case: ScoredCase, decided: list[Cr
     return pass_cell(score, case.rubric.pass_at, critical_ok(decided))
 
 
+def _all_passed(status: str, decided: list[CriterionVerdict]) -> bool | None:
+    value = cell_value(status, score_cell(decided, "all_pass").score)
+    return None if value is None else value == 1.0
+
+
 def _groups(status: str, case: ScoredCase, decided: list[CriterionVerdict], policy: Policy) -> dict[str, float | None]:
     """None: not decided, or a group that can only take points away."""
     found = score_groups(decided, [criterion.group for criterion in case.rubric.criteria], policy)
@@ -236,6 +246,10 @@ def _cost(counted: AttemptView | None, usages: list[Usage], prices: PriceBook) -
     if counted is None or counted.evidence.get("models", {}).get("unmeasured"):
         return None
     return prices.cost(usages, counted.created_at.date()) if usages else counted.cost_usd
+
+
+def _cold(usage: Usage) -> Usage:
+    return usage.model_copy(update={"input_uncached": usage.input_uncached + usage.cache_read, "cache_read": 0})
 
 
 def _latency(status: str, counted: AttemptView | None, experiment: ExperimentRow, key: CellKey) -> float | None:

@@ -5,14 +5,15 @@ from typing import Any
 
 import dagster as dg
 
-from eval_pipeline.analysis.leaderboard import ArmRow
+from eval_pipeline.analysis.board import Leaderboard
+from eval_pipeline.analysis.board_text import NEW_CASES, comparison_grid, detail_grid, in_order, main_grid, standing
+from eval_pipeline.analysis.board_text import name as name_of
 from eval_pipeline.analysis.load import load_leaderboard, load_table
 from eval_pipeline.analysis.tables import count_failures, flat_row
 from eval_pipeline.defs.partitions import CELLS, EXPERIMENTS, LINEAGE_ONLY, WORLDS
 from eval_pipeline.defs.pools import CELLS_POOL, SCORING_POOL
 from eval_pipeline.defs.resources import EvalsResource
 from eval_pipeline.defs.runs import run_partitions
-from eval_pipeline.domain.failure import Failure
 from eval_pipeline.environment.snapshotting import record_snapshot
 from eval_pipeline.runner.finish import judge_missing
 from eval_pipeline.runner.notify import tell_finished
@@ -110,6 +111,13 @@ def scored_table(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.
     )
 
 
+_BOARD_COLUMNS = {
+    "arm": "string", "rank_best": "int", "rank_worst": "int", "score": "float", "ci_low": "float", "ci_high": "float",
+    "pass_rate": "float", "cost_usd_mean": "float", "latency_p50_s": "float", "latency_p95_s": "float", "coverage": "float",
+    "n_valid": "int", "n_cells": "int", "n_not_judged": "int",
+}  # fmt: skip
+
+
 def shown_count(count: int | None) -> int | str:
     """Dagster shows no null."""
     return "not available" if count is None else count
@@ -141,7 +149,9 @@ def leaderboard(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.M
         metadata={
             "status": board.status,
             "reasons": dg.MetadataValue.json(board.reasons),
-            "table": dg.MetadataValue.md(_markdown(board.arms)),
+            "table": dg.MetadataValue.md(_board_markdown(board)),
+            "details": dg.MetadataValue.md(detail_grid(board).as_markdown()),
+            "arms": _records_of(board),
             "board": dg.MetadataValue.json(board.as_data()),
             "dagster/row_count": len(board.arms),
             "show": dg.MetadataValue.md(f"`evals leaderboard {experiment.id}`"),
@@ -149,19 +159,14 @@ def leaderboard(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.M
     )
 
 
-def _markdown(arms: list[ArmRow]) -> str:
-    head = ["arm", "score", "95% CI, new cases", "pass", "USD a case", "sandbox USD", "p50 s", "valid", "not judged"]
-    head += [f"failed: {failure}" for failure in Failure]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for arm in arms:
-        interval = f"{_number(arm.ci_low)} - {_number(arm.ci_high)}"
-        name = f"{arm.arm} (stand-in model)" if arm.stand_in else arm.arm
-        model, sandbox = ("-" if usd is None else f"{usd:.5f}" for usd in (arm.cost_usd_mean, arm.sandbox_usd_mean))
-        cells = [name, _number(arm.score), interval, _number(arm.pass_rate), model, sandbox, _number(arm.latency_p50_s)]
-        counts = [f"{arm.n_valid}/{arm.n_cells}", str(arm.n_not_judged), *map(str, arm.failures.values())]
-        lines.append(f"| {' | '.join([*cells, *counts])} |")
-    return "\n".join(lines)
+def _board_markdown(board: Leaderboard) -> str:
+    grids = [main_grid(board), *([comparison_grid(board.comparisons, board.baseline)] if board.comparisons else [])]
+    tables = [f"{grid.title}\n\n{grid.as_markdown()}" for grid in grids]
+    return "\n\n".join([*tables, *standing(board), NEW_CASES])
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def _records_of(board: Leaderboard) -> dg.TableMetadataValue:
+    schema = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in _BOARD_COLUMNS.items()])
+    rows = [{name: getattr(arm, name) for name in _BOARD_COLUMNS} | {"arm": name_of(arm, board)} for arm in in_order(board)]
+    records = [dg.TableRecord({name: value for name, value in row.items() if value is not None}) for row in rows]
+    return dg.TableMetadataValue(records=records, schema=schema)
