@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eval_pipeline.analysis.board import JudgeLine, Leaderboard
@@ -12,6 +12,7 @@ from eval_pipeline.analysis.standing import alarms
 from eval_pipeline.analysis.tables import ScoredCell, scored_table
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
+from eval_pipeline.store.reviews import Label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +24,17 @@ class Tables:
     questions: list[JudgedQuestion]
 
 
-def load_tables(records: Records, experiment: ExperimentRow, keys: Sequence[str] | None = None) -> Tables:
-    """keys: only those cells; None means all."""
+def load_tables(
+    records: Records,
+    experiment: ExperimentRow,
+    keys: Sequence[str] | None = None,
+    *,
+    labels: Mapping[str, Sequence[Label]] | None = None,
+) -> Tables:
+    """keys: only those cells; None means all. labels: by question, in place of those in the ledger."""
     cells = records.views.cells(experiment.id, keys)
     bundles = [cell.counted.bundle for cell in cells if cell.counted is not None and cell.counted.bundle is not None]
-    asked = load_questions(records, experiment, cells)
+    asked = load_questions(records, experiment, cells, labels)
     verdicts = records.verdicts.of_bundles(bundles) | {one.digest: one.judged for one in asked if one.judged is not None}
     by_hand = {one.digest: row for one in asked if (row := one.by_hand) is not None}
     judged = scored_table(experiment, cells, verdicts)

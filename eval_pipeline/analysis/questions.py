@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eval_pipeline.analysis.human import human_row
@@ -44,12 +44,18 @@ class JudgedQuestion:
         return human_row(self.labels, self.judged, self.criterion.id, per_occurrence=self.criterion.per_occurrence)
 
 
-def load_questions(records: Records, experiment: ExperimentRow, cells: Sequence[CellView]) -> list[JudgedQuestion]:
-    """In the order of the cells and their rubrics. Only of cells whose score a judge can change."""
+def load_questions(
+    records: Records,
+    experiment: ExperimentRow,
+    cells: Sequence[CellView],
+    labels: Mapping[str, Sequence[Label]] | None = None,
+) -> list[JudgedQuestion]:
+    """In the order of the cells and their rubrics. Only of cells whose score a judge can change. labels: in place of the ledger's."""
     asked = [one for cell in cells for one in _asked(experiment, cell)]
     digests = {one.digest for one in asked}
     said = _of_judge(records, experiment, {one.digest: one.criterion.per_occurrence for one in asked})
-    labels = records.reviews.labels(digests) if digests else {}
+    if labels is None:
+        labels = records.reviews.labels(digests) if digests else {}
     nothing: tuple[tuple[VerdictRow, ...], VerdictRow | None] = ((), None)
     found: list[JudgedQuestion] = []
     for one in asked:

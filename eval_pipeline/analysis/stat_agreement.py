@@ -40,12 +40,12 @@ def cohen_kappa(judge: Sequence[Label], human: Sequence[Label]) -> Kappa:
     """
     table = _tables(judge, human).sum(axis=0)
     n = float(table.sum())
-    kappa, tpr, tnr = (_or_none(value) for value in _rates(table[None, :])[0])
+    kappa, tpr, tnr, raw = (_or_none(value) for value in _rates(table[None, :])[0])
     return Kappa(
         n=int(n),
         kappa=kappa,
         se=None if kappa is None else _kappa_se(table.reshape(2, 2) / n, n, kappa),
-        raw_agreement=float(table[0] + table[3]) / n if n else None,
+        raw_agreement=raw,
         tpr=tpr,
         tnr=tnr,
     )
@@ -63,14 +63,14 @@ def _tables(judge: Sequence[Label], human: Sequence[Label]) -> Floats:
 
 
 def _rates(tables: Floats) -> Floats:
-    """(kappa, tpr, tnr) of each row of four counts, NaN where undefined."""
+    """(kappa, tpr, tnr, raw agreement) of each row of four counts, NaN where undefined."""
     n = tables.sum(axis=1)
     tn, fn, fp, tp = tables.T
     with np.errstate(invalid="ignore", divide="ignore"):
         agreed = (tn + tp) / n
         chance = ((tn + fn) * (tn + fp) + (fp + tp) * (fn + tp)) / n**2
         kappa = np.where(1.0 - chance > EPS, (agreed - chance) / (1.0 - chance), np.nan)
-        return np.stack([kappa, tp / (tp + fn), tn / (tn + fp)], axis=1)
+        return np.stack([kappa, tp / (tp + fn), tn / (tn + fp), agreed], axis=1)
 
 
 def _kappa_se(p: Floats, n: float, kappa: float) -> float | None:
@@ -94,6 +94,7 @@ class AgreementIntervals:
     kappa: tuple[float, float] | None
     tpr: tuple[float, float] | None
     tnr: tuple[float, float] | None
+    raw_agreement: tuple[float, float] | None
 
 
 def agreement_ci(
@@ -104,14 +105,14 @@ def agreement_ci(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> AgreementIntervals:
-    """Bootstrap intervals of kappa, TPR and TNR over cases (Efron 1979); cases: the label of what is drawn whole, a pair each."""
+    """Bootstrap intervals of kappa, TPR, TNR and agreement over cases (Efron 1979); cases: the label of what is drawn whole, a pair each."""
     index, groups = cluster_index(cases)
     if groups < 2:
-        return AgreementIntervals(kappa=None, tpr=None, tnr=None)
+        return AgreementIntervals(kappa=None, tpr=None, tnr=None, raw_agreement=None)
     tables = np.zeros((groups, 4))
     np.add.at(tables, index, _tables(judge, human))
-    kappa, tpr, tnr = (percentiles(column, alpha) for column in _rates(bootstrap_sums(tables, resamples, seed)).T)
-    return AgreementIntervals(kappa=kappa, tpr=tpr, tnr=tnr)
+    kappa, tpr, tnr, raw = (percentiles(column, alpha) for column in _rates(bootstrap_sums(tables, resamples, seed)).T)
+    return AgreementIntervals(kappa=kappa, tpr=tpr, tnr=tnr, raw_agreement=raw)
 
 
 def fleiss_kappa(table: Sequence[Sequence[int]]) -> float | None:
@@ -133,7 +134,7 @@ def fleiss_kappa(table: Sequence[Sequence[int]]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Alpha:
-    """None without variance or a pair of ratings. *_ci: bootstrap over units, where it was asked for."""
+    """None without variance or a pair of ratings. *_ci: bootstrap over units or their cases, where it was asked for."""
 
     nominal: float | None
     interval: float | None
@@ -142,19 +143,24 @@ class Alpha:
 
 
 def krippendorff_alpha(
-    ratings: Sequence[Sequence[float | None]], resamples: int = 0, alpha: float = 0.05, seed: int = 0
+    ratings: Sequence[Sequence[float | None]],
+    resamples: int = 0,
+    alpha: float = 0.05,
+    seed: int = 0,
+    cases: Sequence[Hashable] | None = None,
 ) -> Alpha:
     """Krippendorff (2011), "Computing Krippendorff's alpha-reliability". A row is a rater, a column a unit, None a missing rating.
 
-    resamples: of the units, for intervals; 0 for none. Deviation: the interval is a percentile bootstrap over units, not
-    Krippendorff's own.
+    resamples: of the units, for intervals; 0 for none. cases: the label of what is drawn whole, a unit each; None: units are.
+    Deviation: the interval is a percentile bootstrap, not Krippendorff's own.
     """
     rows = np.array([[math.nan if value is None else value for value in row] for row in ratings], dtype=np.float64)
     values = np.unique(rows[~np.isnan(rows)]) if rows.size else np.array([])
     if not len(values):
         return Alpha(nominal=None, interval=None)
     counts = np.array([[np.sum(unit == value) for value in values] for unit in rows.T], dtype=np.float64)
-    counts = counts[counts.sum(axis=1) >= 2]
+    paired = counts.sum(axis=1) >= 2
+    counts = counts[paired]
     gaps = ((values[:, None] != values[None, :]).astype(np.float64), (values[:, None] - values[None, :]) ** 2)
     if not len(counts):
         return Alpha(nominal=None, interval=None)
@@ -162,11 +168,20 @@ def krippendorff_alpha(
     nominal, interval = (
         _or_none(float(_alpha(part.sum(axis=0)[None, :], gap)[0])) for part, gap in zip(parts, gaps, strict=True)
     )
-    if not resamples or len(counts) < 2:
+    if cases is not None:
+        parts = [_by_case(part, [case for case, kept in zip(cases, paired, strict=True) if kept]) for part in parts]
+    if not resamples or len(parts[0]) < 2:
         return Alpha(nominal=nominal, interval=interval)
     drawn = [_alpha(bootstrap_sums(part, resamples, seed), gap) for part, gap in zip(parts, gaps, strict=True)]
     nominal_ci, interval_ci = (percentiles(found, alpha) for found in drawn)
     return Alpha(nominal=nominal, interval=interval, nominal_ci=nominal_ci, interval_ci=interval_ci)
+
+
+def _by_case(rows: Floats, cases: Sequence[Hashable]) -> Floats:
+    index, groups = cluster_index(cases)
+    sums = np.zeros((groups, rows.shape[1]))
+    np.add.at(sums, index, rows)
+    return sums
 
 
 def _alpha_sums(counts: Floats, gap: Floats) -> Floats:
@@ -189,11 +204,23 @@ class Badge:
     reasons: tuple[str, ...]
 
 
-def judge_badge(by_arm: Mapping[str, tuple[Sequence[Label], Sequence[Label]]], alpha: float = 0.05) -> Badge:
-    """Whether a judge may be trusted: kappa >= .6, TPR and TNR >= .8 over all, 100 labelled cells an arm family, and no arm's
-    TPR or TNR apart from the others'. by_arm: arm family -> the judge's and the human's labels.
+@dataclass(frozen=True, kw_only=True)
+class ArmDifference:
+    """A rate (TPR or TNR) of one arm against that of all others. p: Fisher's (1935) exact test; p_holm: over all arms and both rates."""
 
-    Arms against the rest: Fisher's (1935) exact test, Holm over all arms and both rates.
+    arm: str
+    rate: str
+    p: float
+    p_holm: float
+    significant: bool
+
+
+def judge_badge(
+    by_arm: Mapping[str, tuple[Sequence[Label], Sequence[Label]]], alpha: float = 0.05, cells: Mapping[str, int] | None = None
+) -> Badge:
+    """Whether a judge may be trusted: kappa >= .6, TPR and TNR >= .8 over all, 100 labelled cells an arm family, and no arm's
+    TPR or TNR apart from the others'. by_arm: arm -> the judge's and the human's labels. cells: arm family -> its labelled
+    cells; None: every arm is a family, every pair of labels a cell.
     """
     whole = cohen_kappa([v for said, _ in by_arm.values() for v in said], [v for _, true in by_arm.values() for v in true])
     bars = {"kappa": (whole.kappa, MIN_KAPPA), "TPR": (whole.tpr, MIN_RATE), "TNR": (whole.tnr, MIN_RATE)}
@@ -202,25 +229,31 @@ def judge_badge(by_arm: Mapping[str, tuple[Sequence[Label], Sequence[Label]]], a
         for name, (value, bar) in bars.items()
         if value is None or value < bar
     ]
-    tables = {arm: _tables(said, true).sum(axis=0) for arm, (said, true) in by_arm.items()}
-    few = [f"{arm}: {int(table.sum())} labelled cells, {MIN_LABELS} are needed" for arm, table in tables.items()
-           if table.sum() < MIN_LABELS]  # fmt: skip
-    differing = _differing_arms(tables, alpha)
+    counts = cells if cells is not None else {arm: int(_tables(*pair).sum()) for arm, pair in by_arm.items()}
+    few = [f"{family}: {n} labelled cells, {MIN_LABELS} are needed" for family, n in counts.items() if n < MIN_LABELS]
+    differing = [
+        f"{one.arm}: {one.rate} differs from the other arms'" for one in arm_differences(by_arm, alpha) if one.significant
+    ]
     found = (*reasons, *few, *differing)
     return Badge(badge="judge unvalidated" if found else "validated", reasons=found)
 
 
-def _differing_arms(tables: Mapping[str, Floats], alpha: float) -> list[str]:
+def arm_differences(by_arm: Mapping[str, tuple[Sequence[Label], Sequence[Label]]], alpha: float = 0.05) -> list[ArmDifference]:
+    """Arms against the rest. Nothing with fewer than two arms."""
+    if len(by_arm) < 2:
+        return []
     from scipy.stats import fisher_exact  # type: ignore[import-untyped]  # slow to load, needed by calibration only
 
-    if len(tables) < 2:
-        return []
+    tables = {arm: _tables(*pair).sum(axis=0) for arm, pair in by_arm.items()}
     total = sum(tables.values(), np.zeros(4))
-    tests: list[tuple[str, float]] = []
+    tests: list[tuple[str, str, float]] = []
     for arm, table in tables.items():
         for name, (right, wrong) in {"TPR": (3, 1), "TNR": (0, 2)}.items():
             rest = total - table
             result = fisher_exact([[table[right], table[wrong]], [rest[right], rest[wrong]]])
-            tests.append((f"{arm}: {name} differs from the other arms'", float(result.pvalue)))  # pyright: ignore[reportAttributeAccessIssue]
-    rejected = holm([p for _, p in tests], alpha).reject
-    return [text for (text, _), reject in zip(tests, rejected, strict=True) if reject]
+            tests.append((arm, name, float(result.pvalue)))  # pyright: ignore[reportAttributeAccessIssue]
+    adjusted = holm([p for *_, p in tests], alpha)
+    return [
+        ArmDifference(arm=arm, rate=name, p=p, p_holm=p_holm or 0.0, significant=bool(reject))
+        for (arm, name, p), p_holm, reject in zip(tests, adjusted.p_adj, adjusted.reject, strict=True)
+    ]

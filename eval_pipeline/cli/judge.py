@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import click
 
+from eval_pipeline.cli.judge_calibrate import calibrate
 from eval_pipeline.cli.judge_review import label, review
 from eval_pipeline.cli.output import emit, json_option, table, with_settings
 from eval_pipeline.settings import Settings
@@ -36,3 +37,4 @@ def limits(settings: Settings, pool: str | None, calls: int | None, per_minute: 
 
 command.add_command(review)
 command.add_command(label)
+command.add_command(calibrate)

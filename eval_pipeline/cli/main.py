@@ -24,7 +24,7 @@ NOUNS = {
     "budget": ("budget", "What this installation spends this month, and what it may."),
     "cell": ("cell", "One cell: show, diff, logs, files, shell."),
     "score": ("score", "Judge stored results again: another judge, the newest rubric. No agent is run."),
-    "judge": ("judge", "Judges: review, label, limits."),
+    "judge": ("judge", "Judges: review, label, calibrate, limits."),
     "leaderboard": ("leaderboard", "Arms side by side, with what is missing."),
     "compare": ("compare", "Two arms on the cases they share: what differs, and whether the data can tell."),
     "image": ("image", "What cells stand on: list, status, build, warm, gc."),

@@ -23,3 +23,9 @@ def bundle_members(bundle: Path | BinaryIO) -> Iterator[tuple[tarfile.TarInfo, I
             if not 0 <= member.size <= MEMBER_MAX_BYTES:
                 raise tarfile.ReadError(f"{member.name!r} claims {member.size} bytes")  # tarfile would skip them, for ever
             yield member, archive.extractfile(member) if member.isreg() else None
+
+
+def work_bytes(bundle: Path | BinaryIO) -> int:
+    """How much an agent handed in: its result with the answer, and its files. Raises as `bundle_members`."""
+    members = ((member.name.removeprefix("./"), member.size) for member, _ in bundle_members(bundle))
+    return sum(size for name, size in members if name == "out/result.json" or name.startswith("out/files/"))

@@ -43,6 +43,19 @@ def _texts(value: Any) -> list[str]:
     return [text for one in cast(list[Any], value) for text in _texts(one)] if isinstance(value, list | tuple) else []
 
 
+def family_of(model: str) -> str:
+    """Whose model it is: what stands before its name (`openai:gpt-5`), else who makes models of that name, else the name itself."""
+    provider, separator, _ = model.replace("/", ":").partition(":")
+    if separator:
+        return provider
+    from genai_prices.data_snapshot import get_snapshot
+
+    try:
+        return get_snapshot().find_provider(model, None, None).id
+    except LookupError:
+        return model
+
+
 def with_list_prices(own: PriceBook, names: Iterable[str]) -> PriceBook:
     """Our own rows, and the library's for those of `names` that are models it knows and have no row of ours."""
     wanted = sorted({name for name in names if 0 < len(name) <= 200 and name.isprintable()} - {row.model for row in own.rows})

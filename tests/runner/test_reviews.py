@@ -10,13 +10,17 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from statsmodels.stats.inter_rater import cohens_kappa  # type: ignore[import-untyped]
 from support.judged import JudgedRuns, judged, judged_runs
 from support.locks import locked_arm
 from support.loopback_judge import LoopbackJudge, Read, by_words, loopback_judge
 from support.places import short_dir
 
+from eval_pipeline.analysis.load_calibration import load_badge
+from eval_pipeline.analysis.stats import Badge
 from eval_pipeline.cli.main import cli
 from eval_pipeline.domain.experiment import JudgeSpec
 from eval_pipeline.errors import SpecError
@@ -206,6 +210,79 @@ def test_in_the_terminal_each_label_is_kept_at_once_and_two_people_share_the_dou
     evals.typed("judge", "review", "--item", name, "--rater", "ann", keys="?\n")  # another word on one that is labelled
     digest = runs.records.reviews.named(name).question_digest
     assert {one.rater: one.verdict for one in runs.records.reviews.labels([digest])[digest]}["ann"] is None
+
+
+def number(work: str) -> int:
+    return int(work.rpartition("(")[2].partition(")")[0])
+
+
+def test_a_judge_is_calibrated_by_a_random_sample_of_its_verdicts(
+    runs: JudgedRuns, judge: LoopbackJudge, evals: Evals, tmp_path: Path
+) -> None:
+    """The judge says met of odd answers. To people the fuel never ends, and the lease is as the judge says but for every seventh."""
+    answers = [f"{GOOD if n % 2 else 'Nothing.'} ({n})" for n in range(40)]
+    spec = JudgeSpec(model="openai:gpt-test", base_url=judge.url)
+    arms = (locked_arm("left-arm", config={"model": "openai:gpt-test"}), locked_arm("right-arm", config={"model": "other:m"}))
+    experiment = runs.experiment(spec, [LEASE, FUEL], answers, arms=arms)
+    runs.judge(experiment)
+    assert load_badge(runs.records, experiment) == Badge(
+        badge="judge unvalidated", reasons=("nobody has labelled a random sample of its verdicts",)
+    )
+    path = tmp_path / "ann.csv"
+    evals("judge", "review", experiment.id, "--sample", "30", "--rater", "ann", "--into", str(path))
+
+    def truth(row: dict[str, str]) -> bool:
+        n = number(row["work"])
+        return row["criterion"] == LEASE.text and bool(n % 2) != (n % 7 == 0)
+
+    rows = filled(path, lambda row: "met" if truth(row) else "not_met")
+    before = evals("judge", "calibrate", str(path))  # by the file alone
+    assert evals("judge", "review", experiment.id)["n_labelled"] == 0
+    evals("judge", "label", str(path), "--rater", "ann")
+    found = evals("judge", "calibrate", experiment.id)
+    assert found == before
+
+    said = [row["criterion"] == LEASE.text and number(row["work"]) % 2 == 1 for row in rows]
+    table = np.zeros((2, 2))
+    np.add.at(table, ([int(one) for one in said], [int(truth(row)) for row in rows]), 1)
+    whole = found["calibration"]["whole"]
+    assert (whole["n"], table.sum()) == (60, 60) and table[0, 1] > 0 < table[1, 0]
+    assert whole["kappa"] == pytest.approx(cohens_kappa(table).kappa)
+    assert (whole["tpr"], whole["tnr"]) == (table[1, 1] / table[:, 1].sum(), table[0, 0] / table[:, 0].sum())
+    biases = found["calibration"]["biases"]
+    assert (biases["judge_family"], set(biases["families"]), biases["position"]) == ("openai", {"openai", "other"}, None)
+    assert biases["verbosity"] == pytest.approx(1, abs=0.5)  # the good answer is the longer one
+    reasons = found["calibration"]["reasons"]
+    assert "openai: 15 labelled cells, 100 are needed" in reasons
+    assert load_badge(runs.records, experiment) == Badge(badge="judge unvalidated", reasons=tuple(reasons))
+
+    judged_means, decided = {}, {}
+    for arm, cell in ((arm, n) for n in range(40) for arm in ["left-arm", "right-arm"][n % 2 :][:1]):
+        judged_means.setdefault(arm, []).append(2 / 3 * (cell % 2))
+        decided.setdefault(arm, []).append(2 / 3 * (bool(cell % 2) != (cell % 7 == 0)))
+    for mean in found["means"]:
+        assert mean["raw"] == pytest.approx(np.mean(judged_means[mean["arm"]]))
+        assert mean["ci_low"] < np.mean(decided[mean["arm"]]) < mean["ci_high"] and mean["n_labelled"] == 15
+    people = evals.typed("judge", "calibrate", experiment.id, keys="")
+    assert "judge unvalidated" in people and "15/20" in people
+    (pooled,) = [one for one in evals("judge", "calibrate") if experiment.id in one["experiments"]]
+    assert pooled["calibration"]["n_labelled"] >= 60
+
+
+def test_labels_of_what_was_in_doubt_say_nothing_of_the_judge(
+    runs: JudgedRuns, judge: LoopbackJudge, evals: Evals, tmp_path: Path
+) -> None:
+    spec = JudgeSpec(model="openai:gpt-test", base_url=judge.url)
+    experiment = runs.experiment(spec, [LEASE], [f"{GOOD} (5000)", "No. (5001)"], trials=2)
+    runs.judge(experiment)
+    path = tmp_path / "ann.csv"
+    assert evals("judge", "review", experiment.id, "--doubtful", "--rater", "ann", "--into", str(path))["n_drawn"] == 2
+    filled(path, lambda _: "not_met")
+    evals("judge", "label", str(path), "--rater", "ann")
+    assert [row.score for row in runs.table(experiment)] == [0, 0]
+    found = evals("judge", "calibrate", experiment.id)
+    assert (found["calibration"]["n_drawn"], found["calibration"]["whole"]["n"]) == (0, 0)
+    assert (found["means"][0]["raw"], found["means"][0]["corrected"]) == (0.5, None)
 
 
 def test_what_is_in_doubt_is_asked_about(runs: JudgedRuns, judge: LoopbackJudge, evals: Evals) -> None:
