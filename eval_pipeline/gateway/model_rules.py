@@ -11,7 +11,7 @@ from eval_pipeline.gateway.model_shapes import Json, Shape
 
 ASSUMED_OUTPUT = 32_768
 """Tokens, of a call that names no limit of its own."""
-MAX_NESTED = 250_000  # objects and lists in a body: reading them holds up everything else that this process serves
+MAX_VALUES = 100_000  # of a body's objects and lists: reading them holds up everything else that this process serves
 _MAX_COUNT = 10**7
 _OUTPUT_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _TOOLS: dict[str, set[str | None]] = {"openai": {"function", "custom"}, "anthropic": {None, "custom"}}
@@ -87,6 +87,15 @@ def _links(found: Json) -> str | None:
         if link and not (isinstance(link, str) and link[:5].lower() == "data:"):
             return f"`{name}` may hold a data: URL only"
     return None
+
+
+def too_many_values(data: bytes) -> bool:
+    """Whether JSON holds more than MAX_VALUES, told without reading it: what stands in its texts is no value. Of what is no JSON, anything."""
+    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if plain.count(b'"') > 4 * (MAX_VALUES + 1):  # at most a name and a text a value, of two marks each
+        return True
+    outside = b"".join(plain.split(b'"')[::2])
+    return sum(outside.count(mark) for mark in (b",", b"[", b"{")) > MAX_VALUES
 
 
 def known_betas(headers: Mapping[str, str]) -> dict[str, str]:

@@ -27,7 +27,7 @@ from eval_pipeline.gateway.model_limits import Caller, dearest, has_price
 from eval_pipeline.gateway.model_log import Access, ModelLog
 from eval_pipeline.gateway.model_passing import ABOUT, WRITE_S, Asked, Passing
 from eval_pipeline.gateway.model_provider import Providers
-from eval_pipeline.gateway.model_rules import MAX_NESTED, forbidden, known_betas, most
+from eval_pipeline.gateway.model_rules import MAX_VALUES, forbidden, known_betas, most, too_many_values
 from eval_pipeline.gateway.model_shapes import (
     SHAPES,
     Json,
@@ -189,8 +189,8 @@ async def _body(request: web.Request) -> Json:
         data = await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise _Refused(413, "request_too_large", f"a body may have {MAX_BODY_BYTES} bytes") from None
-    if data.count(b"[") + data.count(b"{") > MAX_NESTED:
-        raise _Refused(413, "request_too_large", f"a body may hold {MAX_NESTED} objects and lists")
+    if too_many_values(data):
+        raise _Refused(413, "request_too_large", f"the objects and lists of a body may hold {MAX_VALUES} values")
     try:
         body = json.loads(data)
     except (ValueError, RecursionError):

@@ -233,11 +233,27 @@ def test_headers_that_name_another_account_or_feature_are_dropped(way: Any) -> N
     [
         (b'{"model": "gpt-x", "a": "' + b"x" * 2**23 + b'"}', {}, 413),
         (b'{"model": "gpt-x", "a": [' + b"[]," * 300_000 + b"1]}", {}, 413),
+        (json.dumps({"model": "gpt-x", "a": dict.fromkeys(map(str, range(110_000)))}).encode(), {}, 413),
+        (b'{"model": "gpt-x", "a": [' + b"1," * 110_000 + b"1]}", {}, 413),
+        (b'{"model": "gpt-x", "a": [' + b'"\\\\",' * 110_000 + b"1]}", {}, 413),
+        (json.dumps({"model": "gpt-x", "a": '{"b": [1, 2, "\\\\"]},' * 110_000}).encode(), {}, 200),
+        (json.dumps({"model": "gpt-x", "a": [{"b": "c"}] * 30_000}).encode(), {}, 200),
         (gzip.compress(json.dumps(CHAT).encode()), {"Content-Encoding": "gzip"}, 415),
         (b"[]", {}, 400),
         (b'{"model": "gpt-x", "a": "' + b"x" * 7 * 2**20 + b'"}', {}, 200),
     ],
-    ids=["too large", "too many parts", "compressed", "no object", "large"],
+    ids=[
+        "too large",
+        "too many parts",
+        "too many keys",
+        "too many numbers",
+        "too many texts",
+        "one text",
+        "many",
+        "compressed",
+        "no object",
+        "large",
+    ],
 )
 def test_a_body_may_be_so_large_and_comes_as_it_is(way: Any, data: bytes, headers: dict[str, str], status: int) -> None:
     async def go() -> None:
