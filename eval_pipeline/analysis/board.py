@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from eval_pipeline.analysis.corrected import CorrectedArm
 from eval_pipeline.analysis.standing import ArmAlarm
-
-UNVALIDATED = "unvalidated"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +147,8 @@ class Comparison:
 class JudgeLine:
     """Who judged, and what this experiment paid for it so far. n_unpriced: calls whose cost is not known, left out of `cost_usd`.
 
-    badge: `unvalidated` until human labels say otherwise; badge_reasons: why.
+    badge: `validated`, or `unvalidated` for badge_reasons. n_by_hand: criteria that people decided in its place.
+    corrected: an arm each, by the cells that people labelled; none without such.
     """
 
     model: str
@@ -158,8 +158,10 @@ class JudgeLine:
     cost_usd: float
     n_unpriced: int
     latency_s: float
-    badge: str = UNVALIDATED
-    badge_reasons: list[str] = field(default_factory=lambda: ["no human labels stand against its verdicts"])
+    badge: str
+    badge_reasons: list[str]
+    n_by_hand: int
+    corrected: list[CorrectedArm]
 
 
 @dataclass(frozen=True, kw_only=True)

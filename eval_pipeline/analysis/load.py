@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from eval_pipeline.analysis.board import JudgeLine, Leaderboard
 from eval_pipeline.analysis.leaderboard import judged_by, leaderboard
-from eval_pipeline.analysis.questions import JudgedQuestion, load_questions
+from eval_pipeline.analysis.load_calibration import badge_and_means
+from eval_pipeline.analysis.load_tables import Tables, load_tables
 from eval_pipeline.analysis.standing import alarms
-from eval_pipeline.analysis.tables import ScoredCell, scored_table
+from eval_pipeline.analysis.tables import ScoredCell
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
-from eval_pipeline.store.reviews import Label
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tables:
-    """judged: scored by the judge alone. decided: what people said in its place. questions: all that a judge is asked."""
-
-    judged: list[ScoredCell]
-    decided: list[ScoredCell]
-    questions: list[JudgedQuestion]
-
-
-def load_tables(
-    records: Records,
-    experiment: ExperimentRow,
-    keys: Sequence[str] | None = None,
-    *,
-    labels: Mapping[str, Sequence[Label]] | None = None,
-) -> Tables:
-    """keys: only those cells; None means all. labels: by question, in place of those in the ledger."""
-    cells = records.views.cells(experiment.id, keys)
-    bundles = [cell.counted.bundle for cell in cells if cell.counted is not None and cell.counted.bundle is not None]
-    asked = load_questions(records, experiment, cells, labels)
-    verdicts = records.verdicts.of_bundles(bundles) | {one.digest: one.judged for one in asked if one.judged is not None}
-    by_hand = {one.digest: row for one in asked if (row := one.by_hand) is not None}
-    judged = scored_table(experiment, cells, verdicts)
-    decided = scored_table(experiment, cells, verdicts | by_hand) if by_hand else judged
-    return Tables(judged=judged, decided=decided, questions=asked)
 
 
 def load_table(records: Records, experiment: ExperimentRow, keys: Sequence[str] | None = None) -> list[ScoredCell]:
@@ -48,16 +21,18 @@ def load_table(records: Records, experiment: ExperimentRow, keys: Sequence[str] 
 
 
 def load_leaderboard(records: Records, experiment: ExperimentRow) -> Leaderboard:
-    board = leaderboard(experiment, load_table(records, experiment), records.views.leaked())
-    return replace(board, judge=_judge_line(records, experiment), alarms=alarms(records.database, experiment.id))
+    tables = load_tables(records, experiment)
+    board = leaderboard(experiment, tables.decided, records.views.leaked())
+    return replace(board, judge=_judge_line(records, experiment, tables), alarms=alarms(records.database, experiment.id))
 
 
-def _judge_line(records: Records, experiment: ExperimentRow) -> JudgeLine | None:
+def _judge_line(records: Records, experiment: ExperimentRow, tables: Tables) -> JudgeLine | None:
     judge = experiment.score.judge
     version = judged_by(experiment.score)
     if judge is None or version is None:
         return None
     spent = records.judge_calls.spend(experiment.id, version).values()
+    badge, means = badge_and_means(records, experiment, tables)
     return JudgeLine(
         model=judge.model,
         version=version,
@@ -66,4 +41,8 @@ def _judge_line(records: Records, experiment: ExperimentRow) -> JudgeLine | None
         cost_usd=float(sum(one.cost_usd for one in spent)),
         n_unpriced=sum(one.n_unpriced for one in spent),
         latency_s=sum(one.latency_s for one in spent),
+        badge=badge.badge.removeprefix("judge "),
+        badge_reasons=list(badge.reasons),
+        n_by_hand=sum(cell.n_by_hand for cell in tables.decided),
+        corrected=means,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from eval_pipeline.analysis.calibration import Calibration, Drawn, badge_of, calibrate
 from eval_pipeline.analysis.corrected import CorrectedArm, corrected_arms
-from eval_pipeline.analysis.load import Tables, load_tables
+from eval_pipeline.analysis.load_tables import Tables, load_tables
 from eval_pipeline.analysis.questions import JudgedQuestion
 from eval_pipeline.analysis.stats import Badge
 from eval_pipeline.domain.experiment import JudgeSpec
@@ -79,12 +79,19 @@ def load_judges(records: Records) -> list[JudgeCalibration]:
     ]
 
 
-def load_badge(records: Records, experiment: ExperimentRow, tables: Tables | None = None) -> Badge | None:
-    """Of the experiment's judge, by the labels of its own cells. tables: when they are loaded already. None: no judge decides anything."""
-    tables = load_tables(records, experiment) if tables is None else tables
+def load_badge(records: Records, experiment: ExperimentRow) -> Badge | None:
+    """Of the experiment's judge, by the labels of its own cells. None: no judge decides anything."""
+    tables = load_tables(records, experiment)
     if experiment.score.judge is None or not tables.questions:
         return None
     return badge_of(drawn_of(records, experiment, tables.questions))
+
+
+def badge_and_means(records: Records, experiment: ExperimentRow, tables: Tables) -> tuple[Badge, list[CorrectedArm]]:
+    """means: none while nobody has labelled a whole cell that was drawn at random."""
+    drawn = drawn_of(records, experiment, tables.questions)
+    means = means_of(experiment, tables, drawn) if drawn else []
+    return badge_of(drawn), means if any(one.n_labelled for one in means) else []
 
 
 def drawn_of(records: Records, experiment: ExperimentRow, questions: Sequence[JudgedQuestion]) -> list[Drawn]:

@@ -80,7 +80,7 @@ def review(
 
 
 def _draw(records: Records, experiment: ExperimentRow, sample: int | None, doubtful: bool) -> int:
-    from eval_pipeline.analysis.load import load_tables
+    from eval_pipeline.analysis.load_tables import load_tables
     from eval_pipeline.analysis.review_queue import doubtful_queue, random_queue
     from eval_pipeline.errors import SpecError
 
@@ -104,7 +104,7 @@ def _draw(records: Records, experiment: ExperimentRow, sample: int | None, doubt
 
 def _asked(records: Records, experiment: ExperimentRow, only: str | None = None) -> list[Asked]:
     """What is asked about results that still count, in the order people see."""
-    from eval_pipeline.analysis.load import load_tables
+    from eval_pipeline.analysis.load_tables import load_tables
     from eval_pipeline.errors import NotFound
 
     items = records.reviews.items(experiment.id)

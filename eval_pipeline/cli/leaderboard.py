@@ -19,7 +19,7 @@ from eval_pipeline.cli.output import (
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from eval_pipeline.analysis.board import ArmRow, Leaderboard
+    from eval_pipeline.analysis.board import ArmRow, JudgeLine, Leaderboard
     from eval_pipeline.analysis.board_text import Grid
 
 _ARMS_ABREAST = 3
@@ -85,6 +85,22 @@ def _money(board: Leaderboard) -> Iterator[str]:
         unknown = f", the cost of {judge.n_unpriced} unknown" if judge.n_unpriced else ""
         paid = f"{judge.n_calls} calls, {judge.cost_usd:.6f} USD{unknown}; apart from the arms' cost"
         yield f"judge {judge.model} ({judge.version}), {judge.badge}: {paid}"
+        yield from _trust(judge)
+
+
+def _trust(judge: JudgeLine) -> Iterator[str]:
+    from eval_pipeline.analysis.board_text import interval
+
+    if judge.badge_reasons:
+        yield f"judge unvalidated: {'; '.join(map(harmless, judge.badge_reasons))}"
+    if judge.n_by_hand:
+        yield f"criteria that people decided in its place: {judge.n_by_hand}"
+    if judge.corrected:
+        means = [
+            f"{one.arm} {shown(one.corrected)} ({interval(one.ci_low, one.ci_high)}; raw {shown(one.raw)}, {one.n_labelled} cells)"
+            for one in judge.corrected
+        ]
+        yield f"scores corrected by the cells that people labelled: {'; '.join(means)}"
 
 
 def _cautions(board: Leaderboard) -> Iterator[str]:

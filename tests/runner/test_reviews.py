@@ -265,6 +265,11 @@ def test_a_judge_is_calibrated_by_a_random_sample_of_its_verdicts(
         assert mean["ci_low"] < np.mean(decided[mean["arm"]]) < mean["ci_high"] and mean["n_labelled"] == 15
     people = evals.typed("judge", "calibrate", experiment.id, keys="")
     assert "judge unvalidated" in people and "15/20" in people
+    board = evals("leaderboard", experiment.id)["judge"]
+    assert (board["badge"], board["badge_reasons"]) == ("unvalidated", reasons)
+    assert (board["corrected"], board["n_by_hand"]) == (found["means"], 60)
+    lines = evals.typed("leaderboard", experiment.id, keys="")
+    assert "judge unvalidated: " in lines and f"right-arm {board['corrected'][1]['corrected']:.3f} (" in lines
     (pooled,) = [one for one in evals("judge", "calibrate") if experiment.id in one["experiments"]]
     assert pooled["calibration"]["n_labelled"] >= 60
 
