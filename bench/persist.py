@@ -1,6 +1,6 @@
 """What it costs to persist one large output: from a sandbox into the store, read by a worker process, on both backends.
 
-    python bench/persist.py [--mib 1024] [--backend local|modal|both]
+    python bench/persist.py [--mib 1024] [--backend local|modal|both] [--secrets 5]
 
 Prints one JSON line. *_rss_peak_mib: above what the process had before; the worker is the one that reads. temp_disk_mib: the most that
 lay in the scratch directory and in the store's unfinished files at once, beside the stored bundle. The transcript hardly compresses,
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import hashlib
 import json
 import multiprocessing
@@ -39,6 +40,7 @@ from eval_pipeline.settings import Settings
 from eval_pipeline.store.artifacts import LocalArtifacts
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records, open_records
+from eval_pipeline.vault.redaction import Redactor
 
 AGENT = r"""
 import base64, hashlib, os, sys
@@ -121,7 +123,7 @@ def books(state: Path) -> Iterator[tuple[Records, ExperimentRow]]:
         yield records, records.ledger.experiment(run.experiment_id)
 
 
-async def persist(name: str, backend: Backend, state: Path, n_bytes: int) -> dict[str, Any]:
+async def persist(name: str, backend: Backend, state: Path, n_bytes: int, secrets: dict[str, str]) -> dict[str, Any]:
     world = state / "world"
     world.mkdir(mode=0o755, exist_ok=True)
     spec = SandboxSpec(
@@ -141,11 +143,19 @@ async def persist(name: str, backend: Backend, state: Path, n_bytes: int) -> dic
     with books(state) as (records, experiment):
         (key,) = [key for key in experiment.run.cell_keys() if key.trial == 0][:1]
         worlds = dict.fromkeys(experiment.run.worlds.values(), world)
-        persister = Persister(store, records.verdicts, state / "tmp", worlds, {})
+        persister = Persister(
+            store,
+            records.verdicts,
+            state / "tmp",
+            worlds,
+            {},
+            redactor_of=lambda _: Redactor(secrets),
+            quarantine=LocalArtifacts(state / "quarantine"),
+        )
         watch = Watch(state / "tmp", state / f"artifacts-{name}" / "tmp")
         watch.start()
         began = time.monotonic()
-        async with persister.collected(sandbox) as kept:
+        async with persister.collected(sandbox, 0) as kept:
             collected_s = time.monotonic() - began
             persisted = await persister.read(kept, experiment, key)
         took_s = time.monotonic() - began
@@ -157,6 +167,7 @@ async def persist(name: str, backend: Backend, state: Path, n_bytes: int) -> dic
     assert (persisted.calls, persisted.evidence["bad_lines"]) == (1000, 2), persisted.evidence
     return {
         "bytes": n_stored,
+        "secrets": len(secrets),
         "mb_s": round(n_stored / 1e6 / took_s, 1),
         "collect_s": round(collected_s, 1),
         "read_s": round(took_s - collected_s, 1),
@@ -181,18 +192,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--backend", choices=["local", "modal", "both"], default="both")
+    parser.add_argument("--secrets", type=int, default=5, help="how many the sandbox was given; none of them is in its output")
     options = parser.parse_args()
+    secrets = {f"KEY_{i}": f"sk-bench-{i:02}-{base64.urlsafe_b64encode(os.urandom(30)).decode()}" for i in range(options.secrets)}
     n_bytes = min(options.mib << 20, (1 << 30) - 4096)  # a bundle holds 1 GiB, the result included
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="evb-", dir="/tmp") as folder:
         state = Path(folder)
         state.chmod(0o711)
         if options.backend != "modal":
-            found["local"] = asyncio.run(persist("local", LocalBackend("bench", state), state, n_bytes))
+            found["local"] = asyncio.run(persist("local", LocalBackend("bench", state), state, n_bytes, secrets))
         if options.backend != "local":
             with loopback_modal(state) as server:
                 os.environ.update(server.env)
-                found["modal"] = asyncio.run(persist("modal", modal_backend("bench", "bench", state), state, n_bytes))
+                found["modal"] = asyncio.run(persist("modal", modal_backend("bench", "bench", state), state, n_bytes, secrets))
     print(json.dumps(found))
 
 

@@ -16,6 +16,7 @@ from eval_pipeline.environment.lifecycle import APP_DIR, run_command
 from eval_pipeline.environment.locks import BuildLocks
 from eval_pipeline.errors import BuildError
 from eval_pipeline.sandbox.base import Backend, Engine, Resources, Sandbox, SandboxSpec, SyncedSecret
+from eval_pipeline.vault.redaction import Redactor
 
 BUILD_TIMEOUT_S = 1800.0
 FAILED_KEPT_S = 60.0
@@ -177,9 +178,11 @@ class Builder:
 
 
 def without(text: str, secrets: Mapping[str, str]) -> str:
-    """A step that was given secrets may print them, and an error goes to many places. Longest first: one may hold another."""
-    for name, value in sorted(secrets.items(), key=lambda item: len(item[1]), reverse=True):
-        text = text.replace(value, f"[{name}]") if value else text
+    """A step that was given secrets may print them, and an error goes to many places. Here the short ones go, too."""
+    redactor = Redactor(secrets)
+    text = redactor.text(text)
+    for name in sorted(redactor.too_short, key=lambda name: len(secrets[name]), reverse=True):
+        text = text.replace(secrets[name], f"[secret {name}]")
     return text
 
 

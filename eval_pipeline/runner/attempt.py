@@ -36,6 +36,7 @@ from eval_pipeline.runner.held import ENDING, in_words, isolation, refused
 from eval_pipeline.runner.meter import Meter
 from eval_pipeline.runner.models import goes_through_gateway, not_measured
 from eval_pipeline.runner.persist import Kept, Persisted
+from eval_pipeline.runner.redacted import redacted, redacted_end
 from eval_pipeline.runner.setup import AGENT_ENV, Ground, lay_ground, set_up, take_ready
 from eval_pipeline.runner.used import believed_usd, measured, record, spent
 from eval_pipeline.sandbox import modal_plan
@@ -43,6 +44,7 @@ from eval_pipeline.sandbox.base import CommandState, Limit, Phase, Sandbox
 from eval_pipeline.store.handovers import hand_over
 from eval_pipeline.store.rows import Begun, Claim, OpenAttempt, Stopping
 from eval_pipeline.store.steps import has_ended
+from eval_pipeline.vault.redaction import Redactor
 
 log = logging.getLogger(__name__)
 
@@ -100,8 +102,12 @@ class Attempt:
         """Durable first, then the sandbox ends: what can't be ended, or a crash in between, is left to the reaper."""
         if self.attempt.handover is None:
             result = replace(result, evidence={**self._app.evidence, **result.evidence, **await self._held()})
+        result = redacted(result, await self._redactor())
         await asyncio.to_thread(self.context.ledger.finish_attempt, self.claim, self.attempt.id, result, last=last)
         await self._end_sandbox()
+
+    async def _redactor(self) -> Redactor:
+        return await asyncio.to_thread(self.context.secrets.redactor)
 
     async def _held(self) -> dict[str, Any]:
         held: dict[str, Any] = {"isolation": isolation(self.context.backend)}
@@ -161,10 +167,11 @@ class Attempt:
         """Raises HandedOver. A sandbox that everybody can reach is left to whoever takes it up; of another the output is stored first."""
         if self.context.backend.name == "local":
             await self._app.keep_logs(sandbox)
-            async with self.context.persister.collected(sandbox) as kept:
+            async with self.context.persister.collected(sandbox, self.attempt.id) as kept:
                 end = end.model_copy(update={"bundle": kept.bundle, "facts": kept.facts})
             await self._app.down(sandbox)
         end = end.model_copy(update={"evidence": {**self._app.evidence, **await self._held()}})
+        end = redacted_end(end, await self._redactor())
         await asyncio.to_thread(hand_over, self.context.ledger.database, self.claim, self.attempt.id, end)
         if end.bundle is not None:
             await self._end_sandbox()
@@ -177,7 +184,7 @@ class Attempt:
     async def _keep(self, sandbox: Sandbox, seen: Measured | None) -> Persisted:
         await self._app.keep_logs(sandbox)
         before = self._state_before if self._app.dumped else None
-        async with self.context.persister.collected(sandbox) as self._kept:
+        async with self.context.persister.collected(sandbox, self.attempt.id) as self._kept:
             return await self.context.persister.read(self._kept, self.context.experiment, self.key, before, seen and seen.usages)
 
     def _overran(self, state: CommandState) -> Stop | None:
@@ -297,6 +304,7 @@ class Attempt:
 
     async def _cut_short(self, outcome: Outcome, error: str) -> AttemptResult:
         """Keep what the sandbox left. An agent that never started cost nothing; of one that did, its output tells."""
+        error = (await self._redactor()).text(error)
         if self._agent_started_at is None:
             return AttemptResult(outcome=outcome, error=error, cost_usd=Decimal(0))
         if self.attempt.handover is not None:

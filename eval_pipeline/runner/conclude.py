@@ -87,7 +87,7 @@ async def _taken_up(
     sandbox = None
     if end.bundle is None and (sandbox := await find(attempt.sandbox)) is None:
         raise SandboxLost(f"{attempt.sandbox} is gone, and its output with it")
-    source = persister.fetched(end.bundle or "", end.facts) if sandbox is None else persister.collected(sandbox)
+    source = persister.fetched(end.bundle or "", end.facts) if sandbox is None else persister.collected(sandbox, attempt.id)
     async with source as kept:
         try:
             return concluded(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from eval_pipeline.domain.usage import Usage
 from eval_pipeline.domain.world import SnapshotManifest
 from eval_pipeline.domain.world_diff import WorldDiff
 from eval_pipeline.errors import OutputUnreadable
+from eval_pipeline.runner.bundle_redaction import RedactionTask
 from eval_pipeline.runner.doing import waits_for
 from eval_pipeline.runner.judging import BundleReport, BundleTask, Examined
 from eval_pipeline.runner.readers import MEMORY_MIB, Readers
@@ -27,6 +28,8 @@ from eval_pipeline.scoring.verdicts import CHECK_VERSION, Verdict, no_verdict, q
 from eval_pipeline.store.artifacts import ArtifactStore
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.verdicts import VerdictRow, Verdicts
+from eval_pipeline.store.views import SECRETS_FOUND
+from eval_pipeline.vault.redaction import Redactor
 
 WORKERS = 2
 
@@ -53,7 +56,10 @@ class Persisted:
 
 
 class Persister:
-    """world_dirs, manifests: of the restored snapshots by digest; both may grow. parsers: how many bundles are handled at once."""
+    """world_dirs, manifests: of the restored snapshots by digest; both may grow. parsers: how many bundles are handled at once.
+
+    redactor_of: for what an attempt, by its id, has left. quarantine: for deliverables that hold a secret.
+    """
 
     def __init__(
         self,
@@ -63,6 +69,9 @@ class Persister:
         world_dirs: dict[str, Path],
         manifests: dict[str, SnapshotManifest],
         memory_mib: int = MEMORY_MIB,
+        *,
+        redactor_of: Callable[[int], Redactor],
+        quarantine: ArtifactStore,
     ) -> None:
         self._store = store
         self._verdicts = verdicts
@@ -71,19 +80,41 @@ class Persister:
         self._world_dirs = world_dirs
         self._manifests = manifests
         self._readers = Readers(memory_mib)
+        self._redactor_of = redactor_of
+        self._quarantine = quarantine
         self.parsers = Slots(WORKERS)
         self._scratch.mkdir(parents=True, exist_ok=True)
 
     @asynccontextmanager
-    async def collected(self, sandbox: Sandbox) -> AsyncGenerator[Kept]:
-        """What the sandbox left, durable from here on. Raises StoreError or SandboxError."""
+    async def collected(self, sandbox: Sandbox, attempt_id: int) -> AsyncGenerator[Kept]:
+        """What the sandbox left, redacted and durable from here on.
+
+        Raises StoreError or SandboxError; SpecError and OutputUnreadable when it can't be redacted.
+        """
         async with self._room() as folder:
             path = folder / "bundle.tar.gz"
+            redactor = await asyncio.to_thread(self._redactor_of, attempt_id)
             collected = await sandbox.collect(path)
+            found = await self._redacted(path, redactor)
             artifact = await asyncio.to_thread(self._store.put_file, path)
-            skipped = {_printable(name): why for name, why in list(collected.skipped.items())[:50]}
-            facts = {"n_files": collected.n_files, "size_bytes": collected.size_bytes, "skipped": skipped}
+            skipped = {redactor.text(_printable(name)): why for name, why in list(collected.skipped.items())[:50]}
+            facts = {"n_files": collected.n_files, "size_bytes": collected.size_bytes, "skipped": skipped, **found}
             yield Kept(bundle=artifact.digest, path=path, facts=facts)
+
+    async def _redacted(self, path: Path, redactor: Redactor) -> dict[str, Any]:
+        """What was found, for the record; what is put aside is durable first."""
+        if not redactor:
+            return {}
+        waits_for("its reader")
+        task = RedactionTask(path=path, aside=path.with_name("aside"), redactor=redactor)
+        redacted = await self._readers.redact(task)
+        aside: list[dict[str, Any]] = []
+        for one in redacted.put_aside:
+            stored = await asyncio.to_thread(self._quarantine.put_file, one.path)
+            aside.append({"file": one.file, "why": one.why, "digest": stored.digest, "size_bytes": one.size_bytes})
+        if not redacted.replaced and not aside:
+            return {}
+        return {SECRETS_FOUND: {"replaced": dict(sorted(redacted.replaced.items())), "quarantined": aside}}
 
     @asynccontextmanager
     async def fetched(self, bundle: str, facts: Mapping[str, Any] | None = None) -> AsyncGenerator[Kept]:

@@ -16,6 +16,7 @@ from eval_pipeline.errors import EvalsError, FenceLost, SandboxError, SpecError,
 from eval_pipeline.runner.conclude import take_up
 from eval_pipeline.runner.doing import Doing
 from eval_pipeline.runner.heartbeat import Heartbeat
+from eval_pipeline.runner.redacted import redacted
 from eval_pipeline.runner.services import Services
 from eval_pipeline.sandbox.base import Sandbox
 from eval_pipeline.store.handovers import claim_handed_over, give_back
@@ -134,6 +135,7 @@ class PersistWorker:
         if attempt is None or attempt.handover is None:
             return
         result, last = await self._result(claim, attempt)
+        result = redacted(result, await asyncio.to_thread(self._services.secrets.redactor))
         await asyncio.to_thread(self._services.ledger.finish_attempt, claim, attempt.id, result, last=last)
         log.info("%s: %s", claim.key, result.outcome)
         try:

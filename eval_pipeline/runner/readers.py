@@ -10,14 +10,16 @@ import resource
 import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from eval_pipeline.errors import OutputUnreadable
+from eval_pipeline.runner.bundle_redaction import Redacted, RedactionTask, redact_bundle
 from eval_pipeline.runner.judging import BundleReport, BundleTask, end_with, report_on_bundle
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
+T = TypeVar("T", "BundleReport", "Redacted")
 log = logging.getLogger(__name__)
 
 MEMORY_MIB = 1024
@@ -33,6 +35,13 @@ class Readers:
 
     async def report(self, task: BundleTask) -> BundleReport:
         """Raises OutputUnreadable when the bundle kills its reader, a fresh one too, or is broken."""
+        return await self._asked(task, BundleReport, "is stored, but")
+
+    async def redact(self, task: RedactionTask) -> Redacted:
+        """Raises OutputUnreadable likewise: then nothing of it may be stored."""
+        return await self._asked(task, Redacted, "is not stored, since a secret may be in it:")
+
+    async def _asked(self, task: BundleTask | RedactionTask, kind: type[T], what: str) -> T:
         for left in reversed(range(TRIES)):
             reader = self._idle.pop() if self._idle else await asyncio.to_thread(_Reader, self._memory_mib)
             try:
@@ -40,13 +49,13 @@ class Readers:
             except asyncio.CancelledError:
                 reader.kill()  # the thread that waits for it ends with it
                 raise
-            if isinstance(answer, BundleReport):
+            if isinstance(answer, kind):
                 self._idle.append(reader)
                 return answer
             reader.close()
             log.warning("%s: %s%s", task.path, answer, "; another reader is tried" if left else "")
             if not left:
-                raise OutputUnreadable(f"the output is stored, but {answer}")
+                raise OutputUnreadable(f"the output {what} {answer}")
         raise AssertionError("unreachable")
 
     def close(self) -> None:
@@ -63,8 +72,8 @@ class _Reader:
         self._process.start()
         theirs.close()
 
-    def ask(self, task: BundleTask) -> BundleReport | str:
-        """The report, or why there is none."""
+    def ask(self, task: BundleTask | RedactionTask) -> BundleReport | Redacted | str:
+        """The answer, or why there is none."""
         try:
             self._pipe.send(task)
             return self._pipe.recv()
@@ -103,9 +112,9 @@ def _serve(pipe: Connection, engine: int, memory_mib: int) -> None:
         pipe.send(_answer(task, memory_mib))
 
 
-def _answer(task: BundleTask, memory_mib: int) -> BundleReport | str:
+def _answer(task: BundleTask | RedactionTask, memory_mib: int) -> BundleReport | Redacted | str:
     try:
-        return report_on_bundle(task)
+        return redact_bundle(task) if isinstance(task, RedactionTask) else report_on_bundle(task)
     except MemoryError:
         return f"needs more than the {memory_mib} MiB of memory that its reader may have"
     except Exception as error:  # noqa: BLE001 - the process' boundary: what can't be pickled must not end it

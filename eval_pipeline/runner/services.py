@@ -20,7 +20,7 @@ from eval_pipeline.runner.persist import Persister
 from eval_pipeline.sandbox.base import Backend
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.settings import Settings
-from eval_pipeline.store.artifacts import ArtifactStore, open_store
+from eval_pipeline.store.artifacts import ArtifactStore, open_quarantine, open_store
 from eval_pipeline.store.leases import Leases
 from eval_pipeline.store.ledger import ExperimentRow, Ledger
 from eval_pipeline.store.records import Records
@@ -103,8 +103,17 @@ def open_services(settings: Settings, records: Records, backend: str = "local") 
     store = open_store(settings)
     world_dirs: dict[str, Path] = {}
     manifests: dict[str, SnapshotManifest] = {}
-    persister = Persister(store, records.verdicts, settings.state_dir, world_dirs, manifests, settings.persist_memory_mib)
     secrets = Secrets(settings, records)
+    persister = Persister(
+        store,
+        records.verdicts,
+        settings.state_dir,
+        world_dirs,
+        manifests,
+        settings.persist_memory_mib,
+        redactor_of=secrets.redactor,
+        quarantine=open_quarantine(settings),
+    )
     try:
         yield Services(
             settings=settings,

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
@@ -99,6 +99,15 @@ def open_store(settings: Settings) -> ArtifactStore:
     from eval_pipeline.store.artifacts_s3 import S3Artifacts  # boto3 takes a quarter second to import
 
     return S3Artifacts(bucket, prefix)
+
+
+def open_quarantine(settings: Settings) -> ArtifactStore:
+    """Beside the artifacts, and never among them: what must not be read by chance."""
+    if settings.artifacts_url is None:
+        folder = settings.state_dir / "quarantine"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return LocalArtifacts(folder)
+    return open_store(replace(settings, artifacts_url=f"{settings.artifacts_url.rstrip('/')}/quarantine"))
 
 
 class LocalArtifacts:

@@ -89,6 +89,11 @@ class SecretVersions:
         query = sa.select(given.label("given")).where(attempts.c.ended_at.is_(None), attempts.c.evidence.has_key("secrets"))
         return {(name, version) for row in self._rows(query) for name, version in row["given"].items()}
 
+    def given(self, attempt_id: int) -> dict[str, str]:
+        """What an attempt was given: name -> version."""
+        rows = self._rows(sa.select(attempts.c.evidence["secrets"].label("given")).where(attempts.c.id == attempt_id))
+        return (rows[0]["given"] if rows else None) or {}
+
     def give(self, claim: Claim, attempt_id: int, names: Collection[str], *, again: bool = False) -> dict[str, str]:
         """Note on the attempt which version of each name it gets, and return that: name -> version, for those there are.
 

@@ -16,6 +16,9 @@ from eval_pipeline.store.database import Database
 from eval_pipeline.store.schema import HANDED_OVER, attempts, cells, engines, experiments, layers, warm_sandboxes
 from eval_pipeline.store.strays import leaked
 
+SECRETS_FOUND = "secrets_found"
+"""In an attempt's evidence: what it wrote of its secrets. None stands there by value."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptView:
@@ -70,6 +73,12 @@ class CellView:
     def unsafe(self) -> bool:
         """Whether an attempt that was not discarded ran without isolation, by the user's permission."""
         return any(attempt.evidence.get("isolation", {}).get("level") == "unsafe" for attempt in self._kept)
+
+    @property
+    def secrets_found(self) -> dict[str, Any] | None:
+        """How often the output of the attempt that counts held each secret, and which of its files are in quarantine; None: none."""
+        attempt = self.counted or (self.attempts[-1] if self.attempts else None)
+        return None if attempt is None else attempt.evidence.get(SECRETS_FOUND)
 
     @property
     def open_egress(self) -> str | None:

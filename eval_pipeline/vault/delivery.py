@@ -16,6 +16,7 @@ from eval_pipeline.store.records import Records
 from eval_pipeline.store.rows import Claim, OpenAttempt
 from eval_pipeline.store.secret_versions import Phase, SecretVersion, SecretVersions, Seen
 from eval_pipeline.vault.declared import STAND_IN, Declared, declared_by, declared_now, is_real, pairs_of
+from eval_pipeline.vault.redaction import Redactor
 from eval_pipeline.vault.sources import SecretSource, read_secrets, sources_of
 from eval_pipeline.vault.values import Values
 
@@ -60,6 +61,7 @@ class Secrets:
         self._records = records
         self._sources: Sequence[SecretSource] = sources_of(settings, environ)
         self._values = Values(settings.state_dir)
+        self._redactor: tuple[frozenset[tuple[str, str]], Redactor] | None = None
         self._versions = SecretVersions(records.database, host_identity(settings.state_dir).place)
 
     # ---- sources to versions
@@ -149,6 +151,29 @@ class Secrets:
             hint=f"write {missing[0]}=... into {file} (mode 0600), or export it,"
             f" or set `model: {STAND_IN}` for a run without a key",
         )
+
+    # ---- versions to what must not be written
+
+    def redactor(self, attempt_id: int | None = None) -> Redactor:
+        """Of every value that is kept here: those in use, and those that an open attempt was given.
+
+        attempt_id: whose output it is for. Raises SpecError when a secret that it was given can't be had: its value may be in there.
+        """
+        given = {} if attempt_id is None else self._versions.given(attempt_id)
+        held = self._values.held()
+        if unheld := given.keys() - {name for name, _ in held}:
+            self.values(unheld, "agent")
+            held = self._values.held()
+            if lost := unheld - {name for name, _ in held}:
+                hint = f"this place needs them to redact what was written with them; looked in: {self._looked_in()}"
+                raise SpecError(f"{', '.join(sorted(lost))} could not be had", hint=hint)
+        known = self._redactor
+        if known is None or known[0] != held.keys():
+            values: dict[str, set[str]] = {}
+            for (name, _), value in held.items():
+                values.setdefault(name, set()).add(value)
+            self._redactor = known = frozenset(held), Redactor(values)
+        return known[1]
 
     def token(self, purpose: str) -> str:
         return self._values.token(purpose)

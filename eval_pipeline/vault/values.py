@@ -64,6 +64,12 @@ class Values:
         value = data.decode("utf-8", "surrogateescape")
         return value if hmac.compare_digest(_version(self._key(), name, value), version) else None
 
+    def held(self) -> dict[tuple[str, str], str]:
+        """All that are kept here, by name and version."""
+        named = [path.name.rpartition(".") for path in self.folder.iterdir() if not path.name.startswith(".")]
+        values = {(name, version): self.get(name, version) for name, _, version in named}
+        return {key: value for key, value in values.items() if value is not None}
+
     def token(self, purpose: str) -> str:
         """A secret of our own: the same for the same purpose, as long as the state directory lives."""
         return hmac.new(self._key(), b"token\0" + purpose.encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,164 @@
+"""A collected bundle without the secrets that its sandbox knew: texts are redacted, deliverables that hold one are put aside.
+
+Runs in a worker process, in a stream: a bundle is whatever an agent left, and may be large.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tarfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import SpooledTemporaryFile, TemporaryFile
+from typing import IO
+
+from eval_pipeline.scoring.bundle_tar import bundle_members
+from eval_pipeline.vault.containers import MAGIC, TooMuch, Unpacker
+from eval_pipeline.vault.redaction import Redactor
+
+FILES = "out/files/"
+_CHUNK = 1 << 20
+_MEMORY = 16 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedactionTask:
+    """path: of the bundle, which is replaced when anything is found. aside: a directory for what is put aside."""
+
+    path: Path
+    aside: Path
+    redactor: Redactor
+
+
+@dataclass(frozen=True, kw_only=True)
+class PutAside:
+    """file: its name in the bundle, redacted. path: where it lies now. why: in words, without any value."""
+
+    file: str
+    path: Path
+    size_bytes: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Redacted:
+    """replaced: how often each secret was, by name; in names of files, too."""
+
+    replaced: Counter[str] = field(default_factory=Counter[str])
+    put_aside: list[PutAside] = field(default_factory=list[PutAside])
+
+
+@dataclass
+class _Found:
+    """In one member. why: it must be put aside; None: its texts are redacted in place."""
+
+    secrets: Counter[str]
+    why: str | None = None
+
+
+def redact_bundle(task: RedactionTask) -> Redacted:
+    """Raises tarfile.TarError, OSError or TypeError when the bundle itself is broken.
+
+    Read twice at most: most bundles hold nothing, and stay what they are.
+    """
+    found = {n: one for n, one in enumerate(_look(task.path, task.redactor)) if one is not None}
+    if not found:
+        return Redacted()
+    partial = task.path.with_name(f"{task.path.name}.redacted")
+    redacted = Redacted()
+    with partial.open("wb") as raw:
+        _rewrite(task, found, raw, redacted)
+        raw.flush()
+        os.fsync(raw.fileno())
+    partial.replace(task.path)
+    return redacted
+
+
+def _look(path: Path, redactor: Redactor) -> Iterator[_Found | None]:
+    for member, stream in bundle_members(path):
+        found = redactor.count([os.fsencode(member.name), b"\n", os.fsencode(member.linkname)])
+        yield _looked_at(member, stream, redactor, found) if stream is not None else _Found(found) if found else None
+
+
+def _looked_at(member: tarfile.TarInfo, stream: IO[bytes], redactor: Redactor, named: Counter[str]) -> _Found | None:
+    head = stream.read(len(MAGIC))
+    if head != MAGIC:
+        inside = redactor.count(_chunks(stream, head))
+        why = _why(inside) if inside and member.name.startswith(FILES) else None
+    else:
+        with SpooledTemporaryFile[bytes](max_size=_MEMORY) as copy:
+            inside = redactor.count(_kept(_chunks(stream, head), copy))
+            copy.seek(0)
+            try:
+                inside += Unpacker(redactor).count(copy)
+                why = _why(inside) if inside else None
+            except TooMuch as error:
+                why = f"it could not be looked through for secrets: {error}"
+    return _Found(named + inside, why) if named or inside or why else None
+
+
+def _why(found: Counter[str]) -> str:
+    return f"it holds the value of {', '.join(sorted(found))}"
+
+
+def _rewrite(task: RedactionTask, found: dict[int, _Found], raw: IO[bytes], redacted: Redacted) -> None:
+    names = Counter[str]()
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=1, mtime=0) as zipped,
+        tarfile.TarFile(fileobj=zipped, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape") as tar,
+    ):
+        for n, (member, stream) in enumerate(bundle_members(task.path)):
+            hit = found.get(n)
+            member.name = _free(os.fsdecode(task.redactor.bytes(os.fsencode(member.name))), names)
+            member.linkname = os.fsdecode(task.redactor.bytes(os.fsencode(member.linkname)))
+            if hit is not None and hit.why is not None and stream is not None:
+                redacted.put_aside.append(_put_aside(task.aside, member, stream, hit.why))
+                continue
+            if hit is None or stream is None:
+                tar.addfile(member, stream)
+            else:
+                _add_redacted(tar, member, stream, task.redactor)
+            redacted.replaced.update(hit.secrets if hit is not None else {})
+            tar.members.clear()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue] - it remembers every member
+
+
+def _free(name: str, taken: Counter[str]) -> str:
+    """Two names may differ in their secrets alone."""
+    taken[name] += 1
+    return name if taken[name] == 1 else _free(f"{name}.{taken[name]}", taken)
+
+
+def _put_aside(folder: Path, member: tarfile.TarInfo, stream: IO[bytes], why: str) -> PutAside:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / f"{len(list(folder.iterdir()))}"
+    with path.open("wb") as copy:
+        for chunk in _chunks(stream):
+            copy.write(chunk)
+    name = member.name.removeprefix("out/").encode("utf-8", "backslashreplace").decode()
+    return PutAside(file=name, path=path, size_bytes=member.size, why=why)
+
+
+def _add_redacted(tar: tarfile.TarFile, member: tarfile.TarInfo, stream: IO[bytes], redactor: Redactor) -> None:
+    """Its length is known only when it is redacted, and a header comes first."""
+    with TemporaryFile() as copy:
+        for chunk in redactor.stream(_chunks(stream)):
+            copy.write(chunk)
+        member.size = copy.tell()
+        copy.seek(0)
+        tar.addfile(member, copy)
+
+
+def _chunks(stream: IO[bytes], head: bytes = b"") -> Iterator[bytes]:
+    if head:
+        yield head
+    while chunk := stream.read(_CHUNK):
+        yield chunk
+
+
+def _kept(chunks: Iterator[bytes], copy: IO[bytes]) -> Iterator[bytes]:
+    for chunk in chunks:
+        copy.write(chunk)
+        yield chunk
