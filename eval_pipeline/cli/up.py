@@ -108,7 +108,7 @@ def _supervise(
     said: set[str] = set()
     while process.poll() is None and not stopping:
         time.sleep(0.5)
-        if ready and not _serves_code(process.pid):
+        if ready and not _serves_code(process.pid) and process.poll() is None:
             note("Dagster's code server is gone: starting Dagster again")
             return True
         if not ready and _answers(port):

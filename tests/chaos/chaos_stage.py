@@ -34,7 +34,7 @@ from eval_pipeline.vault.delivery import Secrets
 
 TREE = Path(__file__).resolve().parents[2]
 APP = "chaos"
-_STORE_MIB = 48
+_STORE_MIB = 640  # for 2 MiB a cell of 50 rounds, and then some: what fills it up is to be the fault alone
 _AGENT = """
 run=$(cat /proc/sys/kernel/random/uuid)
 name=$(sed -n 's/^ *"name": "\\([^"]*\\)".*/\\1/p' "$EVALS_CASE")
