@@ -32,8 +32,8 @@ def load_tables(
     cells = records.views.cells(experiment.id, keys)
     bundles = [cell.counted.bundle for cell in cells if cell.counted is not None and cell.counted.bundle is not None]
     asked = load_questions(records, experiment, cells, labels)
-    verdicts = records.verdicts.of_bundles(bundles) | {one.digest: one.judged for one in asked if one.judged is not None}
-    by_hand = {one.digest: row for one in asked if (row := one.by_hand) is not None}
+    verdicts = records.verdicts.of_bundles(bundles) | {one.asked: one.judged for one in asked if one.judged is not None}
+    by_hand = {one.asked: row for one in asked if (row := one.by_hand) is not None}
     judged = scored_table(experiment, cells, verdicts)
     decided = scored_table(experiment, cells, verdicts | by_hand) if by_hand else judged
     return Tables(judged=judged, decided=decided, questions=asked)

@@ -10,7 +10,7 @@ from eval_pipeline.analysis.judged import judged_row
 from eval_pipeline.domain.cell import Outcome
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.rubric import Criterion
-from eval_pipeline.scoring.judge_questions import judge_questions
+from eval_pipeline.scoring.judge_questions import judge_questions, label_digest
 from eval_pipeline.scoring.judge_votes import judge_version
 from eval_pipeline.scoring.verdicts import compared_state
 from eval_pipeline.store.ledger import ExperimentRow
@@ -22,12 +22,14 @@ from eval_pipeline.store.views import CellView
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedQuestion:
-    """votes: of the experiment's judge as it is now, in order. judged: they as one verdict; None: it was not asked yet.
+    """digest: what labels stand under. asked: what the judge's votes do, which also covers the words that it is asked in.
 
+    votes: of the experiment's judge as it is now, in order. judged: they as one verdict; None: it was not asked yet.
     labels: of each rater the last.
     """
 
     digest: str
+    asked: str
     cell: CellKey
     criterion: Criterion
     bundle: str
@@ -52,14 +54,13 @@ def load_questions(
 ) -> list[JudgedQuestion]:
     """In the order of the cells and their rubrics. Only of cells whose score a judge can change. labels: in place of the ledger's."""
     asked = [one for cell in cells for one in _asked(experiment, cell)]
-    digests = {one.digest for one in asked}
-    said = _of_judge(records, experiment, {one.digest: one.criterion.per_occurrence for one in asked})
+    said = _of_judge(records, experiment, {one.asked: one.criterion.per_occurrence for one in asked})
     if labels is None:
-        labels = records.reviews.labels(digests) if digests else {}
+        labels = records.reviews.labels({one.digest for one in asked}) if asked else {}
     nothing: tuple[tuple[VerdictRow, ...], VerdictRow | None] = ((), None)
     found: list[JudgedQuestion] = []
     for one in asked:
-        votes, judged = said.get(one.digest, nothing)
+        votes, judged = said.get(one.asked, nothing)
         found.append(replace(one, votes=votes, judged=judged, labels=tuple(labels.get(one.digest, ()))))
     return found
 
@@ -69,11 +70,13 @@ def _asked(experiment: ExperimentRow, cell: CellView) -> list[JudgedQuestion]:
     if counted is None or counted.bundle is None or cell.outcome not in (Outcome.OK, Outcome.REFUSAL):
         return []
     key = CellKey.parse(cell.key)
-    scored, before = experiment.score.cases[key.case_name], compared_state(counted.evidence)
+    case, scored = experiment.run.case(key.case_name), experiment.score.cases[key.case_name]
+    before = compared_state(counted.evidence)
     criteria = {one.id: one for one in scored.rubric.criteria}
     return [
         JudgedQuestion(
-            digest=one.question_digest,
+            digest=label_digest(case, scored, criteria[one.criterion], counted.bundle, before),
+            asked=one.question_digest,
             cell=key,
             criterion=criteria[one.criterion],
             bundle=counted.bundle,
@@ -82,7 +85,7 @@ def _asked(experiment: ExperimentRow, cell: CellView) -> list[JudgedQuestion]:
             judged=None,
             labels=(),
         )
-        for one in judge_questions(experiment.run.case(key.case_name), scored, counted.bundle, before)
+        for one in judge_questions(case, scored, counted.bundle, before)
     ]
 
 

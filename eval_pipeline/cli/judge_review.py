@@ -91,6 +91,8 @@ def _draw(records: Records, experiment: ExperimentRow, sample: int | None, doubt
         raise SpecError(
             f"{experiment.id} has no result that a judge decides", hint="a criterion with `judge: true`, and cells that ended"
         )
+    if n_open := sum(not cell.valid for cell in found.judged):
+        note(f"{counted(n_open, 'cell has', 'cells have')} no result: what is drawn now says nothing of them")
     seed, n_new = experiment.run.seed, 0
     if sample is not None:
         n_new += records.reviews.draw(

@@ -40,9 +40,7 @@ async def sheets(
 async def _exam(services: Services, experiment: ExperimentRow, one: JudgedQuestion) -> Exam:
     case = experiment.run.case(one.cell.case_name)
     criterion = one.criterion
-    asked = ToAsk(
-        question_digest=one.digest, criterion=criterion.id, text=criterion.text, per_occurrence=criterion.per_occurrence
-    )
+    asked = ToAsk(question_digest=one.asked, criterion=criterion.id, text=criterion.text, per_occurrence=criterion.per_occurrence)
     examined = Examined(
         task=case.prompt,
         reference=experiment.score.cases[one.cell.case_name].reference,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from eval_pipeline.domain.canonical import digest
 from eval_pipeline.domain.lock import LockedCase, ScoredCase
+from eval_pipeline.domain.rubric import Criterion
 from eval_pipeline.scoring.check_base import Absent, Evidence, file_text
 from eval_pipeline.scoring.documents import SUFFIXES, suffix_of
 from eval_pipeline.scoring.judge_prompt import PROMPT_DIGEST, Material, ToAsk
@@ -26,6 +27,12 @@ def judge_questions(case: LockedCase, scored: ScoredCase, bundle: str, state_bef
         for one in scored.rubric.criteria
         if one.judge
     ]
+
+
+def label_digest(case: LockedCase, scored: ScoredCase, criterion: Criterion, bundle: str, state_before: str | None) -> str:
+    """What people's labels stand under: all that they judge by. In what words a judge is asked is no part of it."""
+    one = criterion
+    return digest([case.prompt, scored.reference, one.id, one.text, one.per_occurrence, bundle, state_before])
 
 
 DOCUMENTS_MAX = 50

@@ -54,6 +54,7 @@ def drawn(
     labels = tuple(Label(question_digest=f"q{number}", rater=f"p{i}", verdict=said) for i, said in enumerate(people))
     question = JudgedQuestion(
         digest=f"q{number}",
+        asked=f"r{number}",
         cell=CellKey("x", "w", case or f"c{number}", arm, 0),
         criterion=asked,
         bundle=f"b{number}",

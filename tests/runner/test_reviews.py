@@ -144,6 +144,12 @@ def test_a_label_wins_over_the_judge_and_shows(runs: JudgedRuns, judge: Loopback
     (row,) = runs.table(experiment)
     assert row.n_by_hand == 2
 
+    other = JudgeSpec(model="openai:another", base_url=judge.url)
+    runs.records.scorings.set(experiment.id, experiment.score.model_copy(update={"judge": other}))
+    (row,) = runs.table(experiment)
+    assert (row.n_by_hand, row.n_not_judged) == (2, 1)  # another judge, that was not asked yet, and the same labels
+    runs.records.scorings.set(experiment.id, experiment.score)
+
     # the same person's last word holds; another person's makes it disputed, and then the judge's stays
     filled(path, lambda row: "met" if row["criterion"] == LEASE.text else "2" if row["criterion"] == INVENTED.text else "")
     evals("judge", "label", str(path), "--rater", "ann")
