@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 @json_option
 @with_settings
 def calibrate(settings: Settings, target: str | None, as_json: bool) -> None:
-    """How far a judge may be trusted: agreement with people, by arm, its biases, and the arms' scores corrected.
+    """How far a judge may be trusted, as people's labels have it.
 
-    Of an experiment; or by the labels of a file alone, which is not taken in; without either, every judge over all experiments. Only criteria that were drawn at random count.
+    Its agreement with people, also by arm, its biases, and the arms' scores corrected. Of an experiment; or by the labels of a file alone, which is not taken in; without either, every judge over all experiments. Only criteria that were drawn at random count.
     """
     from eval_pipeline.analysis.load_calibration import load_judges
     from eval_pipeline.store.records import read_records
