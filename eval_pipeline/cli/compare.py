@@ -78,7 +78,7 @@ def show(found: Comparison, moves: int = 8, *, declared: bool = True) -> None:
     click.echo(f"A = {_about(found.a, a)}\nB = {_about(found.b, b)}\n{cases} of {worlds} ({found.status})\n")
     table(
         ["", "A", "B", "B against A", "95% CI" if found.alpha == 0.05 else f"{1 - found.alpha:.4g} CI", "p"],
-        _figures(found),
+        figures(found),
         right=["A", "B", "B against A", "p"],
     )
     for line in verdict_lines(found, declared=declared):
@@ -102,7 +102,8 @@ def _about(side: SideSummary, name: str) -> str:
     return f"{name}: {side.n_scored} of {side.n_cells} cells have a score{said}"
 
 
-def _figures(found: Comparison) -> list[list[str]]:
+def figures(found: Comparison) -> list[list[str]]:
+    """Score, pass rate, cost and latency: of A, of B, B against A, interval, p."""
     difference = found.difference
     diff = "-" if difference.diff is None else f"{difference.diff:+.3f}"
     interval = _interval(difference.ci_lower, difference.ci_upper, "+.3f")
@@ -136,17 +137,22 @@ def _s(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.2f}"
 
 
-def verdict_lines(found: Comparison, *, declared: bool = True) -> list[str]:
-    """What the figures say, in words: for people, and for a comment."""
-    return [*_quality_lines(found), _no_worse_line(found, declared), _cheaper_line(found), *_power_lines(found.power)]
+def verdict_lines(found: Comparison, *, declared: bool = True, names: tuple[str, str] = ("A", "B")) -> list[str]:
+    """What the figures say, in words: for people, and for a comment. names: of the two in it."""
+    return [
+        *_quality_lines(found, names[1]),
+        _no_worse_line(found, declared, names),
+        _cheaper_line(found),
+        *_power_lines(found.power),
+    ]
 
 
-def _quality_lines(found: Comparison) -> list[str]:
+def _quality_lines(found: Comparison, b: str) -> list[str]:
     low, high = found.difference.ci_lower, found.difference.ci_upper
     reach = _interval(low, high, "+.3f")
     said = {
-        "better": "quality: B is better",
-        "worse": "quality: B is worse",
+        "better": f"quality: {b} is better",
+        "worse": f"quality: {b} is worse",
         "undecided": f"quality: the data can't tell: they go with {reach}",
         "unknown": "quality: no test could be made of this",
     }[found.quality]
@@ -161,14 +167,14 @@ def _quality_lines(found: Comparison) -> list[str]:
     return [said + (f" ({'; '.join(why)})" if why else ""), *few]
 
 
-def _no_worse_line(found: Comparison, declared: bool) -> str:
+def _no_worse_line(found: Comparison, declared: bool, names: tuple[str, str]) -> str:
     test = found.non_inferiority
     margin = f"{found.margin:g}{'' if declared else ' (the default)'}"
     if found.provisional_verdict:
-        return f"no worse by more than {margin}: can't be told: what is missing decides it, were it counted against B"
+        return f"no worse by more than {margin}: can't be told: what is missing decides it, were it counted against {names[1]}"
     if test.non_inferior is None:
         return f"no worse by more than {margin}: can't be told"
-    limit = f"B - A is above {test.lower:+.3f}, p {_p(test.p)}, one-sided" if test.lower is not None else ""
+    limit = f"{names[1]} - {names[0]} is above {test.lower:+.3f}, p {_p(test.p)}, one-sided" if test.lower is not None else ""
     return f"no worse by more than {margin}: {'yes' if test.non_inferior else 'not shown'} ({limit})"
 
 

@@ -66,7 +66,7 @@ def report(
     done = records.views.keys(row.id, [CellState.DONE])
     n_missing = n_wanted - (len(set(done).intersection(asked.keys)) if asked.keys else len(done))
     missing = f"{n_missing} of {counted(n_wanted, 'cell has', 'cells have')} no valid result"
-    failure = _failure(settings, records, row, missing, watched, asked) if watched and n_missing else None
+    failure = why_missing(settings, records, row, missing, watched, asked) if watched and n_missing else None
 
     def people() -> None:
         line = expected(tally.n_done, row.n_cells, tally.states)
@@ -89,7 +89,10 @@ def _with_moved(failure: Failure, moved: str | None, *, first: bool) -> Failure:
     return Failure(failure.code, failure.message, "\n  ".join(filter(None, hints)))
 
 
-def _failure(settings: Settings, records: Records, row: ExperimentRow, missing: str, watched: Watched, asked: Asked) -> Failure:
+def why_missing(
+    settings: Settings, records: Records, row: ExperimentRow, missing: str, watched: Watched, asked: Asked
+) -> Failure:
+    """Why cells have no valid result, and what to do. missing: how many, in words. Its code is budget_exceeded for want of budget."""
     from eval_pipeline.analysis.standing import died_at
     from eval_pipeline.cli.launch import death_of
     from eval_pipeline.runner.rates import current_rates

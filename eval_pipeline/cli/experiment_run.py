@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +13,7 @@ from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from eval_pipeline.cli.launch import Launched
+    from eval_pipeline.specs.lock import Locked
     from eval_pipeline.store.ledger import ExperimentRow
     from eval_pipeline.store.records import Records
 
@@ -180,14 +180,20 @@ def _follow(
     return report(settings, records, experiment, as_json, asked, Watched(ended=ended, launched=launched))
 
 
-def lock_file(settings: Settings, file: str) -> Any:
-    from eval_pipeline.sandbox import modal_plan
+def lock_file(settings: Settings, file: str) -> Locked:
     from eval_pipeline.specs.library import Library
     from eval_pipeline.specs.lock import lock_experiment
 
     library = Library(settings.worlds_dir)
-    locked = lock_experiment(library, Path(library.experiment_path(file)))
+    locked = lock_experiment(library, library.experiment_path(file))
+    refuse_engine(settings, locked)
+    return locked
+
+
+def refuse_engine(settings: Settings, locked: Locked) -> None:
+    """Raises SpecError where an arm needs a container engine that the backend, as it is set up, has not."""
+    from eval_pipeline.sandbox import modal_plan
+
     if locked.run.backend == "modal":
         for arm in locked.run.arms:
             modal_plan.check_engine(f"arm {arm.name!r}", arm.manifest.compose is not None, settings.modal.runtime)
-    return locked

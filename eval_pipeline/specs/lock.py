@@ -41,7 +41,11 @@ class Locked:
 
 def lock_experiment(library: Library, path: Path) -> Locked:
     """Read the experiment and everything it names. Raises SpecError before anything is spent."""
-    file, spec = library.experiment(path)
+    return lock_spec(library, *library.experiment(path))
+
+
+def lock_spec(library: Library, file: YamlFile, spec: ExperimentSpec) -> Locked:
+    """file: where the spec is from, for complaints."""
     with _placed(file, ("dataset",)):
         cases = library.dataset_cases(spec.dataset)
         for case in cases:

