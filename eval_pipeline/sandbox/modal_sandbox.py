@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 COLLECT_TIMEOUT_S = 900.0
 _NO_SUCH_FILE = 4
+_NO_SUCH_FOLDER = 5
 _PAUSES_S = (0.2, 1.0, 3.0)
 T = TypeVar("T")
 
@@ -170,10 +171,20 @@ class ModalSandbox:
         return done.stdout
 
     async def collect(self, dest: Path) -> Collected:
-        listing = await self._as_user(scripts.LIST, str(2 * bundle.MAX_ENTRIES + 2), str(bundle.MAX_DEPTH))
-        if listing.code != 0:
+        words = (scripts.LIST, str(2 * bundle.MAX_ENTRIES + 2), str(bundle.MAX_DEPTH))
+        listing = await self.as_root(scripts.STILL_LIST, *words)
+        try:
+            return await self._collect(dest, listing)
+        finally:
+            with suppress(SandboxError):
+                await self._as_user(scripts.GO_ON)
+
+    async def _collect(self, dest: Path, listing: Done) -> Collected:
+        if listing.code not in (0, _NO_SUCH_FOLDER):
             raise SandboxError(f"the output of {self.name} can't be listed: {listing.complaint}")
         choice = await asyncio.to_thread(bundle.choose, listing.stdout)
+        if listing.code != 0:
+            choice.skip(b"./", "its folder is gone")
         logs = await self.as_root(scripts.LOG_NAMES)
         # Beside the bundle: elsewhere the disk may be memory
         near = dest.parent

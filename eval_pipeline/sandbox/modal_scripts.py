@@ -106,6 +106,26 @@ find . -mindepth 1 -maxdepth "$1" \\( -type d ! \\( -readable -executable \\) -p
   -o -type l -printf 'l %m %s %P\\0%l\\0' -o -printf '%y %m %s %P\\0' \\) | head -z -n "$0"
 """
 
+# As root. What was left running is stopped first: it is the same user as what reads, and could end that or write to its output. Who
+# will not be stopped ends. A process in state D runs no code until it stops. $0: LIST, $1 and $2: its words
+STILL_LIST = f"""n=0 signal=STOP
+while [ $n -lt 200 ]; do
+  {" ".join(AS_USER)} sh -c "kill -s $signal -- -1" 2>/dev/null || :
+  left=0
+  for f in /proc/[0-9]*; do
+    [ "$(stat -c %u "$f" 2>/dev/null)" = {UID} ] || continue
+    while read -r word value _; do
+      case $word$value in State:[RS]) left=1 ;; esac
+    done 2>/dev/null <"$f/status"
+  done
+  [ $left = 1 ] || break
+  n=$((n + 1)); [ $n -lt 100 ] || signal=KILL; sleep 0.02
+done
+[ $left = 0 ] || {{ echo "its processes do not stop" >&2; exit 9; }}
+exec {" ".join(AS_USER)} sh -c "$0" "$1" "$2"
+"""
+GO_ON = "kill -s CONT -- -1 2>/dev/null || :"
+
 # $0: the directory; stdin: names to take, each ended by a NUL
 PACK = 'cd "$0" || exit 5; exec tar --null --verbatim-files-from --no-recursion --hard-dereference --format=gnu -T - -cf -'
 LOG_NAMES = f'cd {RUN_DIR}/logs || exit 0; for f in *.stdout *.stderr; do [ ! -e "$f" ] || printf \'%s\\0\' "$f"; done'

@@ -119,6 +119,8 @@ async def stage(kind: Kind, folder: Path) -> AsyncGenerator[Stage]:
         (world / name).write_text("the matter")
     words = {f"{name}_word": f"{name}-{secrets.token_hex(16)}" for name in ("host", "neighbour")}
     words |= {"neighbour_mark": f"mark-{secrets.token_hex(8)}", "secret": f"secret-{secrets.token_hex(16)}"}
+    (folder / "host.txt").write_text(words["host_word"])
+    (folder / "host.txt").chmod(0o644)
     builder = await kind.backend.get_or_create(_spec(tags={"purpose": "build"}))
     await run(builder, "sh", "-c", "mkdir -p /app && echo sealed >/app/agent")
     layer = await kind.backend.commit(builder, f"app-{secrets.token_hex(4)}")
@@ -164,8 +166,6 @@ def helpers(count: int, environ: Mapping[str, str]) -> Generator[list[subprocess
 def host_words(made: Stage) -> Generator[tuple[dict[str, Any], dict[str, Any]]]:
     """The words for the sandbox, and those for the same attempts on the machine, where each of them must succeed."""
     folder = made.folder
-    (folder / "host.txt").write_text(made.words["host_word"])
-    (folder / "host.txt").chmod(0o644)
     free = folder / "free"
     free.mkdir()
     shutil.copytree(folder / "world", free / "world")
