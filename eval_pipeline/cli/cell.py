@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.diffs import diff_lines, summary_line
+from eval_pipeline.analysis.diffs import diff_lines, summary_line
 from eval_pipeline.cli.output import emit, harmless, json_option, note, shown, starts_sandboxes, table, with_settings
 from eval_pipeline.settings import Settings
 

@@ -28,6 +28,7 @@ NOUNS = {
     "leaderboard": ("leaderboard", "Arms side by side, with what is missing."),
     "compare": ("compare", "Two arms on the cases they share: what differs, and whether the data can tell."),
     "gate": ("gate", "May a change pass? Base and head on the same cases: no worse by more than a margin."),
+    "report": ("report", "The whole result as pages for a browser, with plots and a page a cell."),
     "image": ("image", "What cells stand on: list, status, build, warm, gc."),
     "secrets": ("secrets", "Secrets that apps declare: list, sync. Never a value."),
     "artifact": ("artifact", "Stored artifacts: gc."),

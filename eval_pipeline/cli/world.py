@@ -122,7 +122,7 @@ def diff(settings: Settings, before: str, after: str, as_json: bool) -> None:
 
     Each is a name, a folder, or the digest of a snapshot or its beginning.
     """
-    from eval_pipeline.cli.diffs import diff_lines
+    from eval_pipeline.analysis.diffs import diff_lines
     from eval_pipeline.environment.world_sources import WorldSources
     from eval_pipeline.host import reachable_root
     from eval_pipeline.scoring.world_diff import diff_states

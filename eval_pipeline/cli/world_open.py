@@ -143,7 +143,7 @@ def save_world(settings: Settings, world: str, into: str | None, yes: bool, back
 
 
 async def _save(settings: Settings, world: str, backend: str, into: str | None, *, yes: bool) -> dict[str, Any]:
-    from eval_pipeline.cli.diffs import diff_lines
+    from eval_pipeline.analysis.diffs import diff_lines
     from eval_pipeline.environment.snapshotting import record_snapshot
     from eval_pipeline.errors import SpecError
     from eval_pipeline.runner import world_save

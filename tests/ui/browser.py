@@ -56,8 +56,8 @@ class Browser:
 
 
 @contextmanager
-def chromium(profile: Path, width: int = 1280, height: int = 800) -> Generator[Browser]:
-    """profile: a new, empty directory."""
+def chromium(profile: Path, width: int = 1280, height: int = 800, *, network: bool = False) -> Generator[Browser]:
+    """profile: a new, empty directory. network: the log `performance` holds every request."""
     programs = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
     missing = [name for name, path in programs.items() if path is None]
     assert not missing, f"{', '.join(missing)} missing: apt-get install -y --no-install-recommends chromium chromium-driver"
@@ -65,6 +65,8 @@ def chromium(profile: Path, width: int = 1280, height: int = 800) -> Generator[B
     options.binary_location = programs["chromium"] or ""
     for flag in [*_FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"]:
         options.add_argument(flag)
+    if network:
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(programs["chromedriver"]))
     try:
         yield Browser(driver)
