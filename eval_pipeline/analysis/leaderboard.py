@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from eval_pipeline.analysis.arm_rows import arm_row
 from eval_pipeline.analysis.board import ArmRow, Leaderboard, Versions
 from eval_pipeline.analysis.measures import by_arm, span_of, worlds_of
+from eval_pipeline.analysis.origin import judged_by
 from eval_pipeline.analysis.ranking import gaps, ranked
 from eval_pipeline.analysis.stats import experiment_summary, provisional_reasons
 from eval_pipeline.analysis.tables import ScoredCell
-from eval_pipeline.domain.lock import ScoreLock
-from eval_pipeline.scoring.judge_votes import judge_version
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.store.ledger import ExperimentRow
 
@@ -75,10 +74,3 @@ def versions_of(experiment: ExperimentRow) -> Versions:
         prices=PriceBook.from_rows(experiment.score.prices, f"{experiment.id}: prices").version,
         scoring=experiment.score.scoring_version,
     )
-
-
-def judged_by(score: ScoreLock) -> str | None:
-    """The version of the judge; None when no criterion asks one."""
-    if score.judge is None or not any(one.judge for case in score.cases.values() for one in case.rubric.criteria):
-        return None
-    return judge_version(score.judge)

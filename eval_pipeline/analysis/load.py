@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from eval_pipeline.analysis.board import JudgeLine, Leaderboard
-from eval_pipeline.analysis.leaderboard import judged_by, leaderboard
+from eval_pipeline.analysis.leaderboard import leaderboard
 from eval_pipeline.analysis.load_calibration import badge_and_means
 from eval_pipeline.analysis.load_tables import Tables, load_tables
+from eval_pipeline.analysis.origin import judged_by
 from eval_pipeline.analysis.standing import alarms
 from eval_pipeline.analysis.tables import ScoredCell
 from eval_pipeline.store.ledger import ExperimentRow

@@ -34,6 +34,7 @@ def load_tables(
     asked = load_questions(records, experiment, cells, labels)
     verdicts = records.verdicts.of_bundles(bundles) | {one.asked: one.judged for one in asked if one.judged is not None}
     by_hand = {one.asked: row for one in asked if (row := one.by_hand) is not None}
-    judged = scored_table(experiment, cells, verdicts)
-    decided = scored_table(experiment, cells, verdicts | by_hand) if by_hand else judged
+    paid = records.judge_calls.spend(experiment.id)
+    judged = scored_table(experiment, cells, verdicts, paid)
+    decided = scored_table(experiment, cells, verdicts | by_hand, paid) if by_hand else judged
     return Tables(judged=judged, decided=decided, questions=asked)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
 
 from eval_pipeline.analysis.human import HUMAN_VERSION
+from eval_pipeline.analysis.origin import Origin, origins
 from eval_pipeline.analysis.stats import CriterionVerdict, cell_value, critical_ok, pass_cell, score_cell, score_groups
 from eval_pipeline.domain.budget import cost_over_usd
 from eval_pipeline.domain.cell import CellState, Outcome
@@ -20,6 +20,7 @@ from eval_pipeline.domain.usage import Usage
 from eval_pipeline.scoring.judge_questions import judge_questions
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.scoring.verdicts import compared_state, questions
+from eval_pipeline.store.judge_calls import JudgeSpend
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.verdicts import VerdictRow
 from eval_pipeline.store.views import AttemptView, CellView
@@ -54,6 +55,8 @@ class ScoredCell:
     come from a cache. cost_over_usd: how far cost_usd is above the case's limit, None without both. spent_usd: of all attempts whose cost is known; both are
     for models. sandbox_*: likewise for the sandbox; sandbox_spent_s and
     sandbox_spent_usd are of all attempts, as far as they are known, and n_sandbox_unknown counts those whose sandbox has no known cost.
+    n_satisfied, n_unsatisfied: of the criteria that were decided; a tie is neither. judge_cost_usd: of all calls of judges about the
+    cell that this experiment paid for; None when that of one is unknown, or nobody looked.
     groups: the score by each group's criteria alone, by the same policy. censored: the latency is the time limit, not a measurement.
     """
 
@@ -68,6 +71,8 @@ class ScoredCell:
     n_criteria: int
     n_not_judged: int
     n_judge_failed: int
+    n_satisfied: int
+    n_unsatisfied: int
     cost_usd: Decimal | None
     cold_cost_usd: Decimal | None
     cost_over_usd: Decimal | None
@@ -77,6 +82,7 @@ class ScoredCell:
     sandbox_spent_s: float
     sandbox_spent_usd: Decimal
     n_sandbox_unknown: int
+    judge_cost_usd: Decimal | None
     latency_s: float | None
     censored: bool
     usages: list[Usage]
@@ -84,6 +90,7 @@ class ScoredCell:
     groups: dict[str, float | None]
     counted: AttemptView | None
     view: CellView
+    origin: Origin
 
     @property
     def usage_source(self) -> str | None:
@@ -143,13 +150,26 @@ def count_failures(cells: Iterable[ScoredCell]) -> dict[str, int]:
     return {str(failure): counts[failure] for failure in Failure}
 
 
-def scored_table(experiment: ExperimentRow, cells: list[CellView], verdicts: Mapping[str, VerdictRow]) -> list[ScoredCell]:
-    """One row a planned cell, in tensor order. verdicts: by request digest."""
+def scored_table(
+    experiment: ExperimentRow,
+    cells: list[CellView],
+    verdicts: Mapping[str, VerdictRow],
+    judge_spend: Mapping[str, JudgeSpend] | None = None,
+) -> list[ScoredCell]:
+    """One row a planned cell, in tensor order. verdicts: by request digest. judge_spend: by cell; None: not looked up."""
     prices = PriceBook.from_rows(experiment.score.prices, f"{experiment.id}: prices")
-    return [_scored(experiment, cell, verdicts, prices) for cell in cells]
+    origin = origins(experiment, prices)
+    return [_scored(experiment, cell, verdicts, prices, origin, judge_spend) for cell in cells]
 
 
-def _scored(experiment: ExperimentRow, cell: CellView, verdicts: Mapping[str, VerdictRow], prices: PriceBook) -> ScoredCell:
+def _scored(
+    experiment: ExperimentRow,
+    cell: CellView,
+    verdicts: Mapping[str, VerdictRow],
+    prices: PriceBook,
+    origin: Callable[[CellKey], Origin],
+    judge_spend: Mapping[str, JudgeSpend] | None,
+) -> ScoredCell:
     key = CellKey.parse(cell.key)
     rubric = experiment.score.cases[key.case_name]
     status = _status(cell)
@@ -174,6 +194,8 @@ def _scored(experiment: ExperimentRow, cell: CellView, verdicts: Mapping[str, Ve
         n_criteria=len(rows),
         n_not_judged=sum(row.status == "not_judged" for row in rows) if status in (Outcome.OK, Outcome.REFUSAL) else 0,
         n_judge_failed=sum(row.status in ("failed", "abstained") for row in rows),
+        n_satisfied=sum(one.satisfied is True for one in decided),
+        n_unsatisfied=sum(one.satisfied is False for one in decided),
         cost_usd=cost,
         cold_cost_usd=_cost(cell.counted, [_cold(usage) for usage in usages], prices) if usages and cost is not None else None,
         cost_over_usd=cost_over_usd(experiment.run.case(key.case_name).limits, cost),
@@ -183,6 +205,7 @@ def _scored(experiment: ExperimentRow, cell: CellView, verdicts: Mapping[str, Ve
         sandbox_spent_s=sum(one.sandbox_s for one in attempts if one.sandbox_s is not None),
         sandbox_spent_usd=sum((one.sandbox_cost_usd for one in attempts if one.sandbox_cost_usd is not None), Decimal(0)),
         n_sandbox_unknown=sum(one.sandbox_cost_usd is None for one in attempts),
+        judge_cost_usd=None if judge_spend is None else _judge_cost(judge_spend.get(cell.key)),
         latency_s=_latency(status, cell.counted, experiment, key),
         censored=status == Outcome.AGENT_TIMEOUT,
         usages=usages,
@@ -190,6 +213,7 @@ def _scored(experiment: ExperimentRow, cell: CellView, verdicts: Mapping[str, Ve
         groups=_groups(status, rubric, decided, experiment.score.policy),
         counted=cell.counted,
         view=cell,
+        origin=origin(key),
     )
 
 
@@ -248,6 +272,12 @@ def _cost(counted: AttemptView | None, usages: list[Usage], prices: PriceBook) -
     return prices.cost(usages, counted.created_at.date()) if usages else counted.cost_usd
 
 
+def _judge_cost(spent: JudgeSpend | None) -> Decimal | None:
+    if spent is None:
+        return Decimal(0)
+    return None if spent.n_unpriced else spent.cost_usd
+
+
 def _cold(usage: Usage) -> Usage:
     return usage.model_copy(update={"input_uncached": usage.input_uncached + usage.cache_read, "cache_read": 0})
 
@@ -256,47 +286,3 @@ def _latency(status: str, counted: AttemptView | None, experiment: ExperimentRow
     if counted is None:
         return None
     return experiment.run.case(key.case_name).limits.wall_s if status == Outcome.AGENT_TIMEOUT else counted.latency_s
-
-
-def flat_row(cell: ScoredCell) -> dict[str, Any]:
-    """The row as plain values, for CSV and JSON."""
-    attempt = cell.counted
-    return {
-        "cell": str(cell.key),
-        "experiment": cell.key.experiment,
-        "world": cell.key.world,
-        "case": cell.key.case_name,
-        "arm": cell.key.arm,
-        "trial": cell.key.trial,
-        "state": cell.state,
-        "outcome": cell.view.outcome,
-        "failure": cell.failure,
-        "error_class": cell.error_class,
-        "score": cell.score,
-        "score_lower": cell.lower,
-        "score_upper": cell.upper,
-        "passed": cell.passed,
-        "n_criteria": cell.n_criteria,
-        "n_not_judged": cell.n_not_judged,
-        "n_judge_failed": cell.n_judge_failed,
-        "n_by_hand": cell.n_by_hand,
-        "cost_usd": None if cell.cost_usd is None else float(cell.cost_usd),
-        "cost_over_usd": None if cell.cost_over_usd is None else float(cell.cost_over_usd),
-        "usage_source": cell.usage_source,
-        "overhead_usd": float(cell.overhead_usd),
-        "n_overhead_unknown": cell.n_overhead_unknown,
-        "sandbox_cost_usd": None if cell.sandbox_cost_usd is None else float(cell.sandbox_cost_usd),
-        "sandbox_s": cell.sandbox_s,
-        "sandbox_spent_usd": float(cell.sandbox_spent_usd),
-        "sandbox_spent_s": cell.sandbox_spent_s,
-        "n_sandbox_unknown": cell.n_sandbox_unknown,
-        "latency_s": cell.latency_s,
-        "latency_censored": cell.censored,
-        "input_tokens": sum(u.input_uncached + u.cache_read + u.cache_write_5m + u.cache_write_1h for u in cell.usages),
-        "output_tokens": sum(u.output for u in cell.usages),
-        "model_calls": sum(u.calls for u in cell.usages),
-        "attempts": len(cell.view.attempts),
-        "adopted_from": cell.view.adopted_from,
-        "bundle": attempt.bundle if attempt else None,
-        "error": cell.error,
-    }

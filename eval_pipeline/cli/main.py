@@ -34,6 +34,7 @@ NOUNS = {
     "artifact": ("artifact", "Stored artifacts: gc."),
     "sandbox": ("sandbox", "Sandboxes on this machine: list, reap."),
     "worker": ("worker", "Workers that take work off the engines: persist."),
+    "export": ("exporting", "The scored table of an experiment, as Parquet, CSV or JSON."),
     "import": ("importing", "Import published benchmarks as worlds and cases."),
 }
 

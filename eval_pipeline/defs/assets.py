@@ -1,6 +1,4 @@
 import asyncio
-import csv
-import io
 from typing import Any
 
 import dagster as dg
@@ -8,8 +6,9 @@ import dagster as dg
 from eval_pipeline.analysis.board import Leaderboard
 from eval_pipeline.analysis.board_text import NEW_CASES, comparison_grid, detail_grid, in_order, main_grid, standing
 from eval_pipeline.analysis.board_text import name as name_of
+from eval_pipeline.analysis.frame import column_types, encoded, scored_frame
 from eval_pipeline.analysis.load import load_leaderboard, load_table
-from eval_pipeline.analysis.tables import count_failures, flat_row
+from eval_pipeline.analysis.tables import count_failures
 from eval_pipeline.defs.partitions import CELLS, EXPERIMENTS, LINEAGE_ONLY, WORLDS
 from eval_pipeline.defs.pools import CELLS_POOL, SCORING_POOL
 from eval_pipeline.defs.resources import EvalsResource
@@ -64,15 +63,6 @@ def cell_results(context: dg.AssetExecutionContext, evals: EvalsResource) -> Any
 JUDGED = "evals/judged"
 """The tag of a run before which its judge was asked."""
 
-_TABLE_COLUMNS = {
-    "cell": "string", "world": "string", "case": "string", "arm": "string", "trial": "int", "state": "string", "outcome": "string",
-    "failure": "string", "error_class": "string",
-    "score": "float", "score_lower": "float", "score_upper": "float", "passed": "bool", "n_not_judged": "int", "n_judge_failed": "int", "n_by_hand": "int",
-    "cost_usd": "float", "cost_over_usd": "float", "usage_source": "string", "overhead_usd": "float", "n_overhead_unknown": "int",
-    "sandbox_cost_usd": "float", "sandbox_s": "float", "sandbox_spent_usd": "float", "sandbox_spent_s": "float",
-    "n_sandbox_unknown": "int", "latency_s": "float", "attempts": "int", "bundle": "string", "error": "string",
-}  # fmt: skip
-
 
 @dg.asset(
     partitions_def=EXPERIMENTS,
@@ -82,29 +72,29 @@ _TABLE_COLUMNS = {
     owners=OWNERS,
     pool=SCORING_POOL,
     metadata={
-        "dagster/column_schema": dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in _TABLE_COLUMNS.items()])
+        "dagster/column_schema": dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in column_types().items()])
     },
 )
 def scored_table(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.MaterializeResult[Any]:
-    """One row a cell: identity, outcome, score and bounds, cost, latency. A view over verdicts, stored as CSV."""
+    """One row a cell: identity, outcome, score and bounds, usage, cost, latency. A view over verdicts, stored as Parquet and CSV."""
     with evals.services() as services:
         experiment = services.ledger.experiment(context.partition_key)
         judged = asyncio.run(judge_missing(services, experiment, ask=JUDGED not in context.run.tags))
         cells = load_table(services.records, experiment)
-        rows = [flat_row(cell) for cell in cells]
-        artifact = services.store.put_bytes(_csv(rows))
-    valid = sum(row["state"] == "done" for row in rows)
+        frame = scored_frame(cells)
+        stored = {form: services.store.put_bytes(encoded(frame, form)) for form in ("parquet", "csv")}
     return dg.MaterializeResult(
         metadata={
-            "dagster/row_count": len(rows),
+            "dagster/row_count": len(cells),
             "cells_expected": experiment.n_cells,
-            "cells_valid": valid,
-            "cells_not_judged": sum(row["n_not_judged"] > 0 for row in rows),
+            "cells_valid": sum(cell.valid for cell in cells),
+            "cells_not_judged": sum(cell.n_not_judged > 0 for cell in cells),
             **{f"failed_{kind}": count for kind, count in count_failures(cells).items()},
             "cells_judged_now": judged.n_cells,
             "judge_calls": judged.n_calls,
             **({} if judged.stopped is None else {"judging_stopped": judged.stopped}),
-            "csv": dg.MetadataValue.url(services.store.url(artifact.digest)),
+            **{form: dg.MetadataValue.url(services.store.url(artifact.digest)) for form, artifact in stored.items()},
+            "export": dg.MetadataValue.md(f"`evals export {experiment.id} --output table.parquet`"),
             "leaked_sandboxes": shown_count(services.views.leaked()),
             "score_lock": experiment.score.digest,
         }
@@ -121,14 +111,6 @@ _BOARD_COLUMNS = {
 def shown_count(count: int | None) -> int | str:
     """Dagster shows no null."""
     return "not available" if count is None else count
-
-
-def _csv(rows: list[dict[str, Any]]) -> bytes:
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [])
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode("utf-8", "backslashreplace")
 
 
 @dg.asset(

@@ -50,7 +50,7 @@ class AttemptView:
 class CellView:
     """counted: the attempt that counts, None while there is none. adopted_from: the cell that made it, when it was another one.
 
-    attempts: the cell's own.
+    attempts: the cell's own. cell_digest: equal ones are the same run.
     """
 
     key: str
@@ -63,6 +63,7 @@ class CellView:
     counted: AttemptView | None
     attempts: list[AttemptView] = field(default_factory=list[AttemptView])
     adopted_from: str | None = None
+    cell_digest: str | None = None
 
     @property
     def _kept(self) -> list[AttemptView]:
@@ -331,4 +332,5 @@ def _cell(row: Any, tried: list[AttemptView], adopted: Any) -> CellView:
         counted=own if adopted is None else _attempt(adopted),
         attempts=tried,
         adopted_from=None if adopted is None else adopted.cell_key,
+        cell_digest=row.cell_digest,
     )

@@ -11,7 +11,8 @@ import pytest
 from support.locks import criterion, locked_arm, locked_case, run_lock, score_lock
 from support.tables import attempt, cell_view, experiment_row, verdicts_of
 
-from eval_pipeline.analysis.tables import ScoredCell, flat_row, scored_table
+from eval_pipeline.analysis.frame import flat_row
+from eval_pipeline.analysis.tables import ScoredCell, scored_table
 from eval_pipeline.domain.case import Limits
 from eval_pipeline.domain.experiment import Policy
 from eval_pipeline.domain.rubric import Criterion
