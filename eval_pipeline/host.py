@@ -72,12 +72,29 @@ def unprivileged(user: str) -> Identity:
     return Identity(entry.pw_uid, entry.pw_gid)
 
 
+# What sandboxes, and the database's own user, must get to; as root everything else in a state directory is root's alone.
+_PRIVATE = ("artifacts", "dagster", "engines", "locks", "logs", "ports", "runs", "tmp")
+
+
+def own_state_dir(state_dir: Path) -> Path:
+    """Made when absent, mode 0700. As root 0711, for helpers of other users to pass through, and what is not theirs in it 0700."""
+    root = os.getuid() == 0
+    try:
+        state_dir.mkdir(parents=True)
+    except FileExistsError:
+        return state_dir
+    state_dir.chmod(0o711 if root else 0o700)
+    for name in _PRIVATE if root else ():
+        (state_dir / name).mkdir(mode=0o700, exist_ok=True)
+    return state_dir
+
+
 def reachable_root(state_dir: Path) -> Path:
     """A directory that unprivileged helpers can traverse: `state_dir`, or as root below a private home a twin of it.
 
     The twin is /var/lib/evals/<12 hex of the state directory's path>, mode 0711.
     """
-    state_dir.mkdir(parents=True, exist_ok=True)
+    own_state_dir(state_dir)
     if os.getuid() != 0 or _traversable(state_dir):
         return state_dir
     twin = Path("/var/lib/evals") / hashlib.sha256(str(state_dir.resolve()).encode()).hexdigest()[:12]

@@ -19,13 +19,17 @@ from eval_pipeline.store.postgres import embedded_server
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The chaos rounds of all workers in one line."""
+    """The chaos rounds of all workers in one line, and what was thrown at readers in another."""
     reports = [one for reports in terminalreporter.stats.values() for one in reports if getattr(one, "when", None) == "call"]
     tolls = [toll for one in reports for name, toll in getattr(one, "user_properties", ()) if name == "chaos"]
     if tolls:
         words = ("rounds", "cells", "lost", "doubled", "rerun_alive", "leaked")
         sums = [f"{word}={sum(numbers)}" for word, numbers in zip(words, zip(*tolls, strict=True), strict=True)]
         terminalreporter.write_line(f"chaos {' '.join(sums)}")
+    thrown = [counts for one in reports for name, counts in getattr(one, "user_properties", ()) if name == "fuzz"]
+    if thrown:
+        readers, inputs = (sum(numbers) for numbers in zip(*thrown, strict=True))
+        terminalreporter.write_line(f"fuzz readers={readers} inputs={inputs}")
 
 
 @pytest.fixture

@@ -60,8 +60,9 @@ def command(settings: Settings, port: int, as_json: bool) -> int:
 def alone(settings: Settings, port: int) -> Generator[None]:
     """Two daemons over one Dagster would launch everything twice. The lock goes with this process, however it ends."""
     from eval_pipeline.errors import SpecError
+    from eval_pipeline.host import own_state_dir
 
-    settings.state_dir.mkdir(parents=True, exist_ok=True)
+    own_state_dir(settings.state_dir)
     with (settings.state_dir / "up.lock").open("a+") as lock:
         lock.seek(0)
         try:
@@ -129,7 +130,7 @@ def _supervise(
 def _say_url(port: int, as_json: bool, after_s: float, pid: int) -> None:
     """as_json: only of the first start, because there is one envelope."""
     url = f"http://127.0.0.1:{port}"
-    note(f"the Dagster UI is at {url} ({after_s:.0f} s). Ctrl-C stops it.")
+    note(f"the Dagster UI is at {url} ({after_s:.0f} s), for this machine alone: it asks nobody who they are. Ctrl-C stops it.")
     emit({"url": url, "pid": pid}, as_json, lambda: None)
 
 

@@ -20,7 +20,7 @@ def parse_endpoint(text: str) -> Endpoint:
     if (
         not colon
         or not host
-        or not (port.isascii() and port.isdigit())
+        or not (port.isascii() and port.isdigit() and len(port) <= 5)
         or not 0 < int(port) < 65536
         or (":" in host and not bracketed)
     ):

@@ -11,6 +11,7 @@ from fcntl import LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 
 from eval_pipeline.errors import SpecError
+from eval_pipeline.host import own_state_dir
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
@@ -28,7 +29,7 @@ class Paths:
     @classmethod
     def of(cls, state_dir: Path) -> Paths:
         """Made when absent, for us alone."""
-        folder = state_dir.absolute() / "gateway"
+        folder = own_state_dir(state_dir).absolute() / "gateway"
         for path in (folder, folder / "evidence", folder / "registry", folder / "models"):
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(0o700)

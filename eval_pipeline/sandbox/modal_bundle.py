@@ -6,12 +6,14 @@ import gzip
 import io
 import json
 import os
+import re
 import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from eval_pipeline.errors import SandboxError
 from eval_pipeline.sandbox.base import SKIPPED_NAME, STATE_DIR, Collected, world_path
 
 MAX_BYTES = 1 << 30
@@ -58,7 +60,7 @@ class _Entry:
 
 
 def choose(listing: bytes) -> Choice:
-    """From records `kind mode size path`, each ended by a NUL; after a link's comes where it leads."""
+    """From records `kind mode size path`, each ended by a NUL; after a link's comes where it leads. Raises SandboxError for anything else."""
     choice = Choice()
     entries = list(_entries(listing))
     if len(entries) > MAX_ENTRIES:
@@ -71,16 +73,24 @@ def choose(listing: bytes) -> Choice:
     return choice
 
 
+_RECORD = re.compile(rb"([A-Za-z?]) ([0-7]{1,5}) (\d{1,19}) (.+)", re.DOTALL)
+
+
 def _entries(listing: bytes) -> Iterator[_Entry]:
     fields = iter(listing.split(b"\0")[:-1])
     for record in fields:
-        kind, mode, size, path = record.split(b" ", 3)
+        found = _RECORD.fullmatch(record)
+        if found is None:
+            raise SandboxError(f"the listing of an output holds {record[:80]!r}, which is no entry of it")
+        kind, mode, size, path = found.groups()
         yield _Entry(kind.decode(), int(mode, 8), int(size), path, next(fields, b"") if kind == b"l" else b"")
 
 
 def _consider(choice: Choice, entry: _Entry) -> None:
     path = entry.path
-    if entry.kind == "d" and path.count(b"/") + 1 >= MAX_DEPTH:
+    if {b"", b".", b".."} & set(path.split(b"/")):
+        choice.skip(path, "no plain path")
+    elif entry.kind == "d" and path.count(b"/") + 1 >= MAX_DEPTH:
         choice.skip(path, f"deeper than {MAX_DEPTH} directories")
     elif entry.kind == "l" and path.startswith(_STATE):
         if world_path(os.fsdecode(entry.target)) is None:
@@ -97,7 +107,10 @@ def _consider(choice: Choice, entry: _Entry) -> None:
 
 
 def write(dest: Path, choice: Choice, out: IO[bytes], logs: IO[bytes]) -> Collected:
-    """The tar.gz `dest`, atomically, from what `tar` sent of /out and of the logs. Equal content gives equal bytes."""
+    """The tar.gz `dest`, atomically, from what `tar` sent of /out and of the logs. Equal content gives equal bytes.
+
+    Raises SandboxError for a stream that is no tar, or more than was listed.
+    """
     dest.parent.mkdir(parents=True, exist_ok=True)
     partial = dest.with_name(f"{dest.name}.{os.getpid()}.{os.urandom(4).hex()}.partial")
     try:
@@ -121,7 +134,7 @@ def _write(raw: IO[bytes], choice: Choice, out: IO[bytes], logs: IO[bytes]) -> C
         for prefix, stream in (("out", out), ("logs", logs)):
             for member, content in _members(stream):
                 path = os.fsencode(member.name.removeprefix("./"))
-                if prefix == "out" and path not in left:
+                if path not in left if prefix == "out" else b"/" in path:
                     continue
                 left.pop(path, None)
                 info = _plain(member, f"{prefix}/{os.fsdecode(path)}")
@@ -144,11 +157,19 @@ def _members(stream: IO[bytes]) -> Iterable[tuple[tarfile.TarInfo, IO[bytes] | N
     if not stream.read(1):
         return
     stream.seek(0)
-    with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors="surrogateescape") as archive:
-        for member in archive:
-            archive.members.clear()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
-            if member.isreg() or member.isdir() or (member.issym() and world_path(member.linkname) is not None):
-                yield member, archive.extractfile(member) if member.isreg() else None
+    left_bytes = 2 * MAX_BYTES
+    try:
+        with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors="surrogateescape") as archive:
+            for member in archive:
+                archive.members.clear()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+                left_bytes -= member.size
+                # A sparse one claims any size and sends nothing
+                if member.size < 0 or left_bytes < 0 or member.issparse():
+                    raise SandboxError(f"the output holds {member.name[:200]!r} of {member.size} bytes, which was not listed so")
+                if member.isreg() or member.isdir() or (member.issym() and world_path(member.linkname) is not None):
+                    yield member, archive.extractfile(member) if member.isreg() else None
+    except (tarfile.TarError, ValueError, TypeError, EOFError, OverflowError) as error:
+        raise SandboxError(f"the output arrived as no tar: {error}") from error
 
 
 def _plain(member: tarfile.TarInfo, name: str) -> tarfile.TarInfo:

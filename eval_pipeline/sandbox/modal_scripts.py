@@ -174,17 +174,18 @@ class Record:
     code: int | None = None
 
 
+_STARTED = re.compile(rb"\S+ started (\d{1,12}(?:\.\d{1,9})?)")
+_EXITED = re.compile(rb"\S+ exited (\d{1,12}(?:\.\d{1,9})?) (\d{1,3})")
+
+
 def read_journal(journal: bytes) -> Record:
-    """A line without its end is not there yet."""
+    """A line without its end is not there yet; one that is no record is passed over."""
     record = Record()
     for line in journal.split(b"\n")[:-1]:
-        match line.split():
-            case [_, b"started", uptime]:
-                record.started = float(uptime)
-            case [_, b"exited", uptime, code]:
-                record.exited, record.code = float(uptime), int(code)
-            case _:
-                continue
+        if (found := _STARTED.fullmatch(line)) is not None:
+            record.started = float(found[1])
+        elif (found := _EXITED.fullmatch(line)) is not None:
+            record.exited, record.code = float(found[1]), int(found[2])
     return record
 
 

@@ -21,7 +21,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from eval_pipeline.errors import LedgerUnavailable, SpecError
-from eval_pipeline.host import reachable_root
+from eval_pipeline.host import own_state_dir, reachable_root
 from eval_pipeline.settings import Settings
 from eval_pipeline.store import postgres_cluster as pg
 
@@ -78,7 +78,7 @@ def _bad_url(what: str) -> SpecError:
 @contextmanager
 def _registered(settings: Settings) -> Generator[str]:
     with _state_errors(settings):
-        settings.state_dir.mkdir(parents=True, exist_ok=True)
+        own_state_dir(settings.state_dir)
         users = _open(_users_file(settings))
     try:
         with _state_errors(settings), _locked(settings):

@@ -81,7 +81,7 @@ def restore(snapshot: Snapshot, store: ArtifactStore, dest_root: Path) -> Path:
     with storage_errors(f"the snapshot {snapshot.digest} can't be restored in {dest_root}"):
         if dest.is_dir():
             return dest
-        dest_root.mkdir(parents=True, exist_ok=True)
+        dest_root.mkdir(mode=0o711, parents=True, exist_ok=True)
         with _locked(dest_root / f".{snapshot.digest}.lock"):
             if not dest.is_dir():
                 _restore(snapshot, store, dest)

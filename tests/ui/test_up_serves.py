@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+
 import pytest
 from ui.served import Served
 
@@ -51,3 +54,43 @@ def test_a_sensor_that_is_switched_off_is_said(served: Served) -> None:
     served.stop_sensor("repair_records")
     served.wait_for(lambda: any("the sensor repair_records is stopped" in line for line in served.said), "the warning", 120)
     assert not any("score_finished_experiments is stopped" in line for line in served.said)
+
+
+def test_nothing_of_it_listens_but_on_this_machine_itself(served: Served) -> None:
+    assert any("for this machine alone" in line for line in served.said)
+    found = listening(descendants(served.process.pid))
+    assert (LOOPBACK, served.port) in found
+    assert {address for address, _ in found} <= {LOOPBACK, LOOPBACK_6, LOOPBACK_MAPPED}
+
+
+LOOPBACK, LOOPBACK_6, LOOPBACK_MAPPED = "0100007F", "0" * 24 + "01000000", "0" * 16 + "FFFF00000100007F"
+
+
+def descendants(pid: int) -> set[int]:
+    """Of a process, with it."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def listening(pids: set[int]) -> set[tuple[str, int]]:
+    """Address, as the kernel writes it, and port."""
+    inodes: set[str] = set()
+    for pid in pids:
+        with suppress(OSError):
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    inodes.add(str(entry.readlink()))
+    found: set[tuple[str, int]] = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in inodes:
+                address, port = words[1].split(":")
+                found.add((address, int(port, 16)))
+    return found

@@ -100,11 +100,15 @@ def _parse(path: Path) -> LabTask:
         return LabTask.model_validate_json(json.dumps(json.loads(raw)))
     except json.JSONDecodeError as error:
         raise SpecError(f"is not JSON: {error.msg}", where=f"{path}:{error.lineno}") from None
+    except RecursionError:
+        raise SpecError("is nested too deep", where=str(path)) from None
     except UnicodeDecodeError as error:
         raise SpecError(f"is not UTF-8: byte {error.start} can't be decoded", where=str(path)) from None
     except ValidationError as error:
         parse_model(YamlFile.from_bytes(raw, str(path)), LabTask)  # says the same with lines: JSON is YAML too
         raise SpecError(f"is no task: {error}", where=str(path)) from None
+    except ValueError as error:  # a number with too many digits
+        raise SpecError(f"is not JSON: {error}", where=str(path)) from None
 
 
 def _bytes(path: Path) -> bytes:
