@@ -10,6 +10,7 @@ from eval_pipeline.analysis.stat_power import Trials
 from eval_pipeline.analysis.stats import OptimalTrials, Variances, mde, optimal_trials, pilot_variances, required_cases
 
 MAX_TRIALS = 50
+ASSUMED_SD = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +95,41 @@ def best_trials(spread: Spread, case_usd: float, trial_usd: float) -> OptimalTri
     None where what trials add can't be told apart from what cases add.
     """
     return optimal_trials(case_usd, trial_usd, spread.sigma2_a + spread.sigma2_b, spread.omega2) if spread.apart else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """What an experiment that has not run will be able to show. case_usd: what writing a case costs; trial_usd: one trial in two arms,
+    None: unknown. best: trials a case for the least error at a given spend, None where it can't be told."""
+
+    analysis: PowerAnalysis
+    case_usd: float
+    trial_usd: float | None
+    best: OptimalTrials | None
+
+
+def outlook(
+    spread: Spread,
+    n_cases: int,
+    trials: int,
+    delta: float,
+    power: float,
+    case_usd: float,
+    trial_usd: float | None,
+    alpha: float = 0.05,
+) -> Outlook:
+    """delta: the difference that matters. Where writing a case costs nothing the price of a trial decides nothing."""
+    price = trial_usd or (1.0 if case_usd == 0.0 else None)
+    best = None if price is None else best_trials(spread, case_usd, price)
+    analysis = power_analysis(spread, n_cases, trials, trials, [delta], alpha, power)
+    return Outlook(analysis=analysis, case_usd=case_usd, trial_usd=trial_usd, best=best)
+
+
+def assumed_spread(sd_between: float | None, sd_within: float | None) -> Spread:
+    """Standard deviations, in points of a score from 0 to 1: of true differences between cases, and of the trials of a case."""
+    between, within = (ASSUMED_SD if sd is None else sd for sd in (sd_between, sd_within))
+    source = f"assumed, not measured: standard deviations of {between:g} between cases and {within:g} within"
+    return Spread(omega2=between**2, sigma2_a=within**2, sigma2_b=within**2, apart=True, source=source)
 
 
 def _needed(spread: Spread, delta: float, n_cases: int, k_a: float, k_b: float, alpha: float, power: float) -> Needed:

@@ -192,13 +192,14 @@ def _power_lines(power: PowerAnalysis | None) -> list[str]:
     trials = f"{power.trials_a:.3g}" + ("" if power.trials_a == power.trials_b else f" and {power.trials_b:.3g}")
     design = f"{counted(power.n_cases, 'case', 'cases')} x {trials} trials"
     lines = [f"{design} show a difference of {shown(power.detectable)} or more, {power.power:.0%} of the time"]
-    return [*lines, *(_needed_line(one, power.spread.apart) for one in power.needed if one.cases is not None)]
+    return [*lines, *(f"  {needed_text(one, apart=power.spread.apart)}" for one in power.needed if one.cases is not None)]
 
 
-def _needed_line(one: Needed, apart: bool) -> str:
+def needed_text(one: Needed, *, apart: bool) -> str:
+    """apart: whether the noise of trials is known by itself."""
     trials = "no number of trials would do it" if one.trials is None else f"or {counted(one.trials, 'trial', 'trials')} of these"
     trials = trials if apart else "one trial a case doesn't tell what more would do"
-    return f"  to see {one.delta:.3f}: about {counted(one.cases or 0, 'case', 'cases')} as unlike as these; {trials}"
+    return f"to see {one.delta:.3f}: about {counted(one.cases or 0, 'case', 'cases')} as unlike as these; {trials}"
 
 
 def _show_cases(found: Comparison, moves: int) -> None:

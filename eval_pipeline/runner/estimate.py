@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -33,6 +34,21 @@ class ModelEstimate:
     cost_usd: Decimal | None
     source: str | None
     at_most: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeEstimate:
+    """From the first sandbox to the last, when so many run at a time. at_most: by the time limits, no expectation."""
+
+    seconds: float
+    concurrency: int
+    at_most: bool
+
+
+def estimate_time(sandboxes: SandboxEstimate, n_open: int, concurrency: int) -> TimeEstimate:
+    rounds = math.ceil(n_open / concurrency)
+    seconds = rounds * sandboxes.seconds / n_open if n_open else 0.0
+    return TimeEstimate(seconds=seconds, concurrency=concurrency, at_most=sandboxes.at_most)
 
 
 Seen = tuple[Decimal, int] | None

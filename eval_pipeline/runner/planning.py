@@ -60,6 +60,10 @@ class Plan:
     sandboxes: SandboxEstimate
     notes: list[str]
 
+    @property
+    def n_open(self) -> int:
+        return self.n_cells - self.n_done - len(self.adopted)
+
 
 def plan(
     locked: Locked, records: Records, secrets: Secrets, *, fresh: bool, reuse: bool = True, rates: SandboxRates | None = None

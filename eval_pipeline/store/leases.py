@@ -51,6 +51,11 @@ class Leases:
 
         return self._database.run(work)
 
+    def limit(self, name: str) -> int:
+        """Of the whole installation."""
+        query = sa.select(limits.c.value).where(limits.c.name == name)
+        return self._database.run(lambda c: c.execute(query).scalar_one())
+
     def _grant(self, c: sa.Connection, engine_id: str, name: str, value: int, want: int) -> int:
         living = sa.select(engines.c.id).where(engines.c.ended_at.is_(None), engines.c.lease_until > sa.func.now())
         others = sa.select(grants.c.engine_id, grants.c.amount).where(

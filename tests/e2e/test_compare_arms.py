@@ -51,6 +51,17 @@ def test_two_arms_and_two_experiments(project: Project) -> None:
     ):
         assert expected in text
 
+    planned = project.evals("experiment", "plan", "both", "--fresh", "--no-reuse", "--pilot", "both:bad:good", "--detect", "0.75")
+    outlook = planned["outlook"]["analysis"]
+    assert outlook["spread"]["source"] == f"{both}, its arms bad and good"
+    assert outlook["spread"]["omega2"] == 0.25  # of the differences 0, 1, 1, 1
+    assert outlook["needed"] == [{"delta": 0.75, "cases": 4, "trials": None}]  # (1.96 + 0.84)^2 0.25 / 0.75^2 = 3.5
+    assert planned["time"] == {"seconds": 0.0, "concurrency": 64, "at_most": False}  # all is done
+    assumed = people(project, "experiment", "plan", "both", "--sd-within", "0.3", "--concurrency", "2")
+    assert "4 cases x 1 trial can show a difference" in assumed and "(assumed, not measured" in assumed
+    both_ways = project.evals("experiment", "plan", "both", "--pilot", "both", "--sd-within", "0.3", check=False)
+    assert both_ways["exit_code"] == 2 and "give one or the other" in both_ways["error"]["hint"]
+
     project.case("c4", "w0")
     project.experiment("later", arms=[ARMS[1]], seed=4)
     project.run("later")
