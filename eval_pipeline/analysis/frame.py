@@ -29,6 +29,7 @@ COLUMNS: dict[str, Kind] = {
     "scoring_version": "Int64",
     # how it ended
     "state": "string", "outcome": "string", "failure": "string", "error_class": "string", "error": "string", "attempts": "Int64",
+    "n_secrets_replaced": "Int64", "n_quarantined": "Int64",
     "n_discarded": "Int64", "adopted_from": "string", "started_at": "datetime64[us, UTC]", "ended_at": "datetime64[us, UTC]",
     # what it is worth
     "score": "Float64", "score_lower": "Float64", "score_upper": "Float64", "passed": "boolean", "all_passed": "boolean",
@@ -107,6 +108,8 @@ def _ending(cell: ScoredCell, counted: AttemptView | None) -> dict[str, Any]:
         "error_class": cell.error_class,
         "error": cell.error,
         "attempts": len(cell.view.attempts),
+        "n_secrets_replaced": cell.view.n_secrets_replaced,
+        "n_quarantined": cell.view.n_quarantined,
         "n_discarded": sum(attempt.discarded is not None for attempt in cell.view.attempts),
         "adopted_from": cell.view.adopted_from,
         "started_at": counted.agent_started_at if counted else None,

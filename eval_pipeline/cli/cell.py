@@ -62,6 +62,7 @@ def show(settings: Settings, key: str, as_json: bool) -> None:
         "world_diff": _compared(cell),
         "adopted_from": cell.view.adopted_from,
         "judge": None if judged is None else asdict(judged),
+        "secrets_found": cell.view.secrets_found,
         "attempts": [attempt.__dict__ for attempt in cell.view.attempts],
     }
     emit(data, as_json, lambda: _show_people(cell, answer, judged))
@@ -96,6 +97,7 @@ def _show_people(cell: ScoredCell, answer: str | None, judged: JudgeSpend | None
     if cell.error:
         click.echo(f"error: {harmless(cell.error)}")
     click.echo(f"\n{harmless((answer or 'no answer').strip())}\n")
+    _show_secrets(cell)
     if (compared := _compared(cell)) is not None:
         click.echo(f"changed in the application: {summary_line(compared)}\n")
     rows = [[row.id, row.points, row.verdict if row.status == "ok" else row.status, row.reason] for row in cell.criteria]
@@ -114,6 +116,15 @@ def _show_people(cell: ScoredCell, answer: str | None, judged: JudgeSpend | None
             click.echo(f"egress refused in attempt {attempt.number}: {count}")
             kinds = attempt.evidence["egress_refused"]
             table(["host", "port", "times", "reason"], [[one["host"], one["port"], one["count"], one["reason"]] for one in kinds])
+
+
+def _show_secrets(cell: ScoredCell) -> None:
+    if (found := cell.view.secrets_found) is None:
+        return
+    replaced = ", ".join(f"{name} {n} times" for name, n in found["replaced"].items())
+    click.echo(f"it wrote secrets that it was given: {replaced or 'none in its texts'}")
+    for one in found["quarantined"]:
+        click.echo(f"in quarantine, and judged by nobody: {harmless(one['file'])}: {one['why']}")
 
 
 def _sandbox_line(cell: ScoredCell) -> str:
@@ -220,6 +231,28 @@ def files(settings: Settings, key: str, into: Path | None, as_json: bool) -> Non
     if into is not None:
         note(f"{len(rows)} files written below {into}")
     emit({"cell": str(cell.key), "files": rows}, as_json, lambda: table(["file", "size_bytes"], [list(r.values()) for r in rows]))
+
+
+@command.command("quarantine")
+@click.argument("key")
+@click.option("--into", type=click.Path(path_type=Path), help="Write the files below this folder. They hold secrets.")
+@json_option
+@with_settings
+def quarantine(settings: Settings, key: str, into: Path | None, as_json: bool) -> None:
+    """The files that were put aside because they hold a secret. Nothing else reads them; a number takes the place of a name."""
+    from eval_pipeline.cli.bundles import write_below
+    from eval_pipeline.store.artifacts import open_quarantine
+
+    with _cell(settings, key) as cell:
+        found: list[dict[str, Any]] = (cell.view.secrets_found or {}).get("quarantined", [])
+    rows = [{"number": n, **one} for n, one in enumerate(found, 1)]
+    for row in rows if into is not None else ():
+        with open_quarantine(settings).open(row["digest"]) as stream:
+            write_below(into or Path(), f"{row['number']}{Path(row['file']).suffix[:10]}", stream)
+    if into is not None:
+        note(f"{len(rows)} files written below {into}; they hold secrets")
+    columns = ["number", "file", "size_bytes", "why"]
+    emit({"cell": str(cell.key), "files": rows}, as_json, lambda: table(columns, [[row[c] for c in columns] for row in rows]))
 
 
 @command.command("diff")

@@ -90,6 +90,8 @@ def standing(settings: Settings, records: Records, row: ExperimentRow, all_cells
         "failures": count_failures(load_table(records, row)),
         "n_unsafe": sum(cell.unsafe for cell in every),
         "open_egress": next(filter(None, (cell.open_egress for cell in every)), None),
+        "n_with_secrets": sum(cell.secrets_found is not None for cell in every),
+        "n_quarantined": sum(cell.n_quarantined for cell in every),
         "leaked_sandboxes": records.views.leaked(),
         "created_by": row.created_by,
         "budget_usd": row.budget_usd,
@@ -148,6 +150,9 @@ def _show(data: dict[str, Any]) -> None:
         click.echo(unsafe_line(data["n_unsafe"]))
     if data["open_egress"]:
         click.echo(f"egress is not wholly held: {data['open_egress']}")
+    if data["n_with_secrets"]:
+        files = f", {data['n_quarantined']} of their files are in quarantine" if data["n_quarantined"] else ""
+        click.echo(f"{data['n_with_secrets']} cells wrote secrets that they were given{files}: `evals cell show` says which")
     if data["leaked_sandboxes"]:
         click.echo(leaked_line(data["leaked_sandboxes"]))
     for alarm in data["alarms"]:

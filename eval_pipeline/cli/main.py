@@ -22,7 +22,7 @@ NOUNS = {
     "dataset": ("dataset", "Datasets: list, show."),
     "experiment": ("experiment", "Experiments: plan, run, list, status, cells, rerun, cancel, archive, restore."),
     "budget": ("budget", "What this installation spends this month, and what it may."),
-    "cell": ("cell", "One cell: show, diff, logs, files, shell."),
+    "cell": ("cell", "One cell: show, diff, logs, files, quarantine, shell."),
     "score": ("score", "Judge stored results again: another judge, the newest rubric. No agent is run."),
     "judge": ("judge", "Judges: review, label, calibrate, limits."),
     "leaderboard": ("leaderboard", "Arms side by side, with what is missing."),

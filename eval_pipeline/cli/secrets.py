@@ -75,6 +75,7 @@ def _rows(statuses: Sequence[SecretStatus]) -> list[dict[str, Any]]:
         row["phases"] = [*row["phases"], declared.phase]
         row["apps"] = sorted({*row["apps"], *declared.apps})
         row["held"] = row["held"] and status.held
+        row["redacted"] = status.held and not status.too_short
         unseen_s = synced.unseen_s if synced else None
         if "unseen_s" not in row or (row["unseen_s"] is not None and (unseen_s is None or unseen_s > row["unseen_s"])):
             row |= {"version": synced.version if synced else None, "source": synced.source if synced else None}
@@ -102,6 +103,8 @@ def _show(rows: list[dict[str, Any]]) -> None:
         for row in rows
     ]
     table(columns, cells)
+    if short := [row["name"] for row in rows if row["held"] and not row["redacted"]]:
+        note(f"too short to be looked for in what agents write, and so kept out of nothing: {', '.join(short)}")
 
 
 def _ago(seconds: float | None) -> str | None:

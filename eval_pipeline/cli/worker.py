@@ -26,15 +26,15 @@ def persist(settings: Settings, limit: int, memory_mib: int | None, once: bool, 
     """
     import asyncio
     import logging
-    import sys
     from dataclasses import replace
 
     from eval_pipeline.runner.persist_worker import PersistWorker
     from eval_pipeline.runner.services import open_services
     from eval_pipeline.store.records import open_records
+    from eval_pipeline.vault.held import log_redacted
 
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    log_redacted(settings.state_dir)
     settings = replace(settings, persist_memory_mib=memory_mib or settings.persist_memory_mib)
 
     async def run() -> int:

@@ -26,6 +26,7 @@ from eval_pipeline.store.liveness import driving, end_dead_engines
 from eval_pipeline.store.postgres import embedded_server
 from eval_pipeline.store.records import Records, open_records
 from eval_pipeline.store.strays import GRACE_S
+from eval_pipeline.vault.held import log_redacted
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -35,10 +36,10 @@ log = logging.getLogger("eval_pipeline.launcher")
 
 def main(argv: list[str]) -> int:
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     experiment, *flags = argv
     keys = sys.stdin.read().split()
     settings = load_settings()
+    log_redacted(settings.state_dir)
     if "--unsafe-no-isolation" in flags:
         settings = replace(settings, unsafe_no_isolation=True)
     with embedded_server(settings) as url:

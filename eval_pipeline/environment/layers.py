@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from eval_pipeline.environment.locks import BuildLocks
 from eval_pipeline.sandbox.base import Backend, Engine
 from eval_pipeline.store.artifacts import ArtifactStore
 from eval_pipeline.store.layers import PREPARED, LayerRow, LayerRows
+from eval_pipeline.vault.bundles import RedactionTask, redact_bundle
+from eval_pipeline.vault.redaction import Redactor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +43,15 @@ def _nothing(_: AppManifest) -> PhaseMeans:
     return PhaseMeans()
 
 
+def _no_secrets() -> Redactor:
+    return Redactor({})
+
+
 class Layers:
-    """Builds what is missing. scratch: for files on their way into the store. agent_means: what services may know."""
+    """Builds what is missing. scratch: for files on their way into the store. agent_means: what services may know.
+
+    redactor: of all that anybody was given.
+    """
 
     def __init__(
         self,
@@ -54,7 +64,9 @@ class Layers:
         *,
         build_means: Means = _nothing,
         agent_means: Means = _nothing,
+        redactor: Callable[[], Redactor] = _no_secrets,
     ) -> None:
+        self._redactor = redactor
         self._store = store
         self._scratch = scratch
         self._agent_means = agent_means
@@ -154,4 +166,8 @@ class Layers:
             with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
                 path = Path(folder) / "state.tar.gz"
                 await sandbox.collect(path)
+                # As the state that is compared with it will be: services may keep what they were given
+                task = RedactionTask(path=path, aside=path.with_name("aside"), redactor=await asyncio.to_thread(self._redactor))
+                if task.redactor:
+                    await asyncio.to_thread(redact_bundle, task)
                 return (await asyncio.to_thread(self._store.put_file, path)).digest

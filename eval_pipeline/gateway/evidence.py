@@ -13,12 +13,14 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+from eval_pipeline.vault.redaction import Redactor
 
 MAX_EVENTS = 1000
 MAX_HOST_CHARS, MAX_ERROR_CHARS = 253, 300
@@ -60,10 +62,11 @@ class Outage:
 
 
 class EvidenceLog:
-    """Appends one sandbox's events. A flood of one verdict crowds out no other."""
+    """Appends one sandbox's events. A flood of one verdict crowds out no other. redactor: a host's name may be a secret's value."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, redactor: Callable[[], Redactor]) -> None:
         self._path = path
+        self._redactor = redactor
         self._counts = read_counts(path)
         self._unsaved = False
 
@@ -73,7 +76,8 @@ class EvidenceLog:
             self._unsaved = True
             return
         record = {**asdict(event), "at": event.at.isoformat()}
-        record |= {"host": event.host and event.host[:MAX_HOST_CHARS], "error": event.error and event.error[:MAX_ERROR_CHARS]}
+        for name, most in (("host", MAX_HOST_CHARS), ("error", MAX_ERROR_CHARS)):
+            record[name] = record[name] and self._redactor().text(record[name])[:most]
         _append(self._path, record)
 
     def is_full(self, verdict: Verdict, spare: int = 0) -> bool:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from eval_pipeline.domain.usage import Usage
+from eval_pipeline.vault.redaction import Redactor
 
 Fault = Literal["rate_limit", "provider", "unreachable", "cut", "key"]
 Refusal = Literal["cost", "tokens", "turns"]
@@ -82,10 +84,14 @@ class Call:
 
 
 class ModelLog:
-    """One sandbox's calls, by whoever writes them and by whoever follows. `read` takes in what is new."""
+    """One sandbox's calls, by whoever writes them and by whoever follows. `read` takes in what is new.
 
-    def __init__(self, path: Path) -> None:
+    redactor: of who writes: what a provider says of a key may hold it.
+    """
+
+    def __init__(self, path: Path, redactor: Callable[[], Redactor] | None = None) -> None:
         self._path = path
+        self._redactor = redactor
         self._offset = 0
         self.open: dict[str, Usage] = {}
         self._totals: dict[str, Usage] = {}
@@ -158,7 +164,8 @@ class ModelLog:
 
     def ended(self, call: Call) -> None:
         data = asdict(call)
-        data["error"] = call.error and call.error[:MAX_ERROR_CHARS]
+        error = call.error if self._redactor is None or call.error is None else self._redactor().text(call.error)
+        data["error"] = error and error[:MAX_ERROR_CHARS]
         self._append(data)
 
     def refused(self, why: Refusal) -> None:
@@ -170,6 +177,7 @@ class ModelLog:
         return self._rejected >= MAX_REJECTED
 
     def _append(self, record: dict[str, Any]) -> None:
+        record = record if self._redactor is None else self._redactor().any(record)
         fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, json.dumps(record).encode() + b"\n")

@@ -38,6 +38,8 @@ from eval_pipeline.gateway.model_shapes import (
     prepared,
 )
 from eval_pipeline.gateway.paths import Paths
+from eval_pipeline.vault.held import HeldRedactor
+from eval_pipeline.vault.redaction import Redactor
 from eval_pipeline.vault.values import Values
 
 MAX_BODY_BYTES = 8 * 2**20
@@ -65,9 +67,11 @@ class ModelServer:
         *,
         write_s: float = WRITE_S,
         providers: Callable[[], Providers] = Providers,
+        redactor: Callable[[], Redactor] | None = None,
     ) -> None:
         self._paths = paths
         self._values = values
+        self._redactor = redactor or HeldRedactor(values)
         self._stand_in = stand_in
         self._socket = socket.create_server(("127.0.0.1", 0))
         self._write_s = write_s
@@ -126,7 +130,7 @@ class ModelServer:
             raise _Refused(404, "not_found_error", f"the app has no key of {shape.provider}; it has of: {known}")
         if (why := forbidden(shape, body)) is not None:
             raise _Refused(400, "invalid_request_error", why)
-        caller = self._callers.setdefault(name, Caller(ModelLog(self._paths.model_log_of(name))))
+        caller = self._callers.setdefault(name, Caller(ModelLog(self._paths.model_log_of(name), self._redactor)))
         _check(caller, access, model)
         sent, hide_usage = prepared(shape, body)
         data = json.dumps(sent).encode()

@@ -33,6 +33,8 @@ from eval_pipeline.gateway.listener import PORT, ListenerMaker
 from eval_pipeline.gateway.model_log import MODELS
 from eval_pipeline.gateway.paths import Paths, check_name
 from eval_pipeline.gateway.proxy import Policy, Proxy, Room
+from eval_pipeline.vault.held import HeldRedactor, log_redacted
+from eval_pipeline.vault.values import Values
 
 STAND_IN: Endpoint = ("model-stand-in", 80)
 _BEAT_S = 1.0
@@ -61,10 +63,11 @@ class _Served:
 
 
 class GatewayProcess:
-    def __init__(self, paths: Paths, idle_s: float, maker: ListenerMaker) -> None:
+    def __init__(self, paths: Paths, idle_s: float, maker: ListenerMaker, redactor: HeldRedactor) -> None:
         self._paths = paths
         self._idle_s = idle_s
         self._maker = maker
+        self._redactor = redactor
         self._served: dict[str, _Served] = {}
         self._room = Room(_raised_descriptors() // _DESCRIPTORS_A_CONNECTION)
         self._changing = asyncio.Lock()
@@ -127,10 +130,13 @@ class GatewayProcess:
                 if _lives(registration):
                     self._write_down(registration, str(error))
 
+    def _log_of(self, name: str) -> EvidenceLog:
+        return EvidenceLog(self._paths.evidence_of(name), self._redactor)
+
     def _write_down(self, registration: Registration, error: str) -> None:
         """Somebody inside took the proxy's place while it was away: nothing gets out of there, and it is told."""
         taken = EgressEvent(at=datetime.now(UTC), verdict=Verdict.DENIED, host="127.0.0.1", port=PORT, error=error)
-        EvidenceLog(self._paths.evidence_of(registration.name)).append(taken)
+        self._log_of(registration.name).append(taken)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -176,7 +182,7 @@ class GatewayProcess:
             except SandboxError:
                 os.close(pidfd)
                 raise
-            proxy = Proxy(listener, policy, EvidenceLog(self._paths.evidence_of(registration.name)), self._room)
+            proxy = Proxy(listener, policy, self._log_of(registration.name), self._room)
             proxy.start()
             self._served[registration.name] = _Served(registration, proxy, pidfd)
             asyncio.get_running_loop().add_reader(pidfd, self._ended, registration.name)
@@ -201,9 +207,9 @@ class GatewayProcess:
     def _models_endpoint(self) -> Endpoint:
         if self._models is None:
             from eval_pipeline.gateway.model_server import ModelServer
-            from eval_pipeline.vault.values import Values
 
-            self._models = ModelServer(self._paths, Values(self._paths.folder.parent), self._stand_in_endpoint)
+            values = Values(self._paths.folder.parent)
+            self._models = ModelServer(self._paths, values, self._stand_in_endpoint, redactor=self._redactor)
         return self._models.endpoint
 
     def _ended(self, name: str) -> None:
@@ -261,7 +267,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--state-dir", type=Path, required=True)
     parser.add_argument("--idle-s", type=float, default=60.0)
     options = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    log_redacted(options.state_dir, "%(asctime)s %(message)s")
     paths = Paths.of(options.state_dir)
     maker = ListenerMaker()  # before the lock: it must not hold it, and before any thread
     lock = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -269,7 +275,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     flock(lock, LOCK_EX)
     signal.alarm(0)
     with suppress(KeyboardInterrupt):
-        asyncio.run(GatewayProcess(paths, options.idle_s, maker).run())
+        redactor = HeldRedactor(Values(options.state_dir), lowered=True)
+        asyncio.run(GatewayProcess(paths, options.idle_s, maker, redactor).run())
     maker.close()
     return 0
 

@@ -109,6 +109,7 @@ class Backends:
             self.settings.state_dir / "tmp",
             build_means=lambda manifest: self._build_means(manifest, backend.name),
             agent_means=lambda manifest: self._agent_means(manifest, backend.name),
+            redactor=self.secrets.redactor,
         )
 
     def models(self, backend: str) -> ModelAccess:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -29,6 +29,7 @@ from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
 from eval_pipeline.store.verdicts import VerdictRow
 from eval_pipeline.store.views import CellView
+from eval_pipeline.vault.redaction import Redactor
 from eval_pipeline.vault.sources import read_secrets, sources_of
 
 log = logging.getLogger(__name__)
@@ -122,12 +123,15 @@ async def ask_judge(services: Services, experiment: ExperimentRow, *, again: boo
     await services.restore_worlds(experiment, [cell.key for cell in cells])
     key = found[name][0] if name in found else None
     async with JudgeClient(judge, key, services.settings.judge.timeout_s) as client:
-        return await _Asking(services, experiment, judge, client).all(cells)
+        return await _Asking(services, experiment, judge, client, Redactor({} if key is None else {name: key})).all(cells)
 
 
 class _Asking:
-    def __init__(self, services: Services, experiment: ExperimentRow, judge: JudgeSpec, client: JudgeClient) -> None:
+    def __init__(
+        self, services: Services, experiment: ExperimentRow, judge: JudgeSpec, client: JudgeClient, own: Redactor
+    ) -> None:
         self._services = services
+        self._own = own
         self._records = services.records
         self._experiment = experiment
         self._judge = judge
@@ -155,9 +159,13 @@ class _Asking:
             n_cells=len(cells),
             n_calls=self._n_calls,
             n_failed=self._n_failed,
-            stopped=None if (why := self._stopped or self._too_dear) is None else str(why),
+            stopped=None if (why := self._stopped or self._too_dear) is None else self._redacted(str(why)),
             out_of_budget=isinstance(why, BudgetExceeded),
         )
+
+    def _redacted(self, said: str) -> str:
+        """Of the secrets of sandboxes, and of the key that the judge is asked with."""
+        return self._own.text(self._services.secrets.redactor().text(said))
 
     async def _cell(self, cell: Open, ahead: asyncio.Semaphore) -> None:
         async with ahead:
@@ -224,8 +232,8 @@ class _Asking:
             criterion=criterion,
             verdict=None if failed else vote.verdict,
             status="failed" if failed else "ok" if vote.verdict is not None else "abstained",
-            reason=str(vote) if failed else vote.reason,
-            quotes=() if failed else vote.quotes,
+            reason=self._redacted(str(vote) if failed else vote.reason),
+            quotes=() if failed else tuple(map(self._redacted, vote.quotes)),
         )
 
     async def _vote(self, cell: Open, exam: Exam, asked: Asked) -> Vote | Refused:
@@ -272,6 +280,7 @@ class _Asking:
                 end = CallEnd(status="unusable", error=str(error), usage=None, cost_usd=Decimal(0), latency_s=None)
                 raise
             finally:
+                end = replace(end, error=end.error and self._redacted(end.error))
                 await asyncio.shield(asyncio.to_thread(self._records.judge_calls.end, call, end))
         if isinstance(vote, Refused):
             raise vote

@@ -17,7 +17,6 @@ from eval_pipeline.domain.usage import Usage
 from eval_pipeline.domain.world import SnapshotManifest
 from eval_pipeline.domain.world_diff import WorldDiff
 from eval_pipeline.errors import OutputUnreadable
-from eval_pipeline.runner.bundle_redaction import RedactionTask
 from eval_pipeline.runner.doing import waits_for
 from eval_pipeline.runner.judging import BundleReport, BundleTask, Examined
 from eval_pipeline.runner.readers import MEMORY_MIB, Readers
@@ -29,6 +28,7 @@ from eval_pipeline.store.artifacts import ArtifactStore
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.verdicts import VerdictRow, Verdicts
 from eval_pipeline.store.views import SECRETS_FOUND
+from eval_pipeline.vault.bundles import RedactionTask
 from eval_pipeline.vault.redaction import Redactor
 
 WORKERS = 2

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from eval_pipeline.errors import OutputUnreadable
-from eval_pipeline.runner.bundle_redaction import Redacted, RedactionTask, redact_bundle
 from eval_pipeline.runner.judging import BundleReport, BundleTask, end_with, report_on_bundle
+from eval_pipeline.vault.bundles import Redacted, RedactionTask, redact_bundle
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess

@@ -82,6 +82,14 @@ class CellView:
         return None if attempt is None else attempt.evidence.get(SECRETS_FOUND)
 
     @property
+    def n_secrets_replaced(self) -> int:
+        return sum((self.secrets_found or {}).get("replaced", {}).values())
+
+    @property
+    def n_quarantined(self) -> int:
+        return len((self.secrets_found or {}).get("quarantined", ()))
+
+    @property
     def open_egress(self) -> str | None:
         """What did not hold of the list of hosts that an attempt's agent might reach; None when it held."""
         return next(filter(None, (attempt.evidence.get("open_egress") for attempt in self._kept)), None)

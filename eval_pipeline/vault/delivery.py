@@ -16,6 +16,7 @@ from eval_pipeline.store.records import Records
 from eval_pipeline.store.rows import Claim, OpenAttempt
 from eval_pipeline.store.secret_versions import Phase, SecretVersion, SecretVersions, Seen
 from eval_pipeline.vault.declared import STAND_IN, Declared, declared_by, declared_now, is_real, pairs_of
+from eval_pipeline.vault.held import HeldRedactor
 from eval_pipeline.vault.redaction import Redactor
 from eval_pipeline.vault.sources import SecretSource, read_secrets, sources_of
 from eval_pipeline.vault.values import Values
@@ -36,11 +37,12 @@ class Delivered:
 
 @dataclass(frozen=True, kw_only=True)
 class SecretStatus:
-    """synced: the version in use, None when there is none. held: its value can be delivered here."""
+    """synced: the version in use, None when there is none. held: its value can be delivered here. too_short: to be redacted."""
 
     declared: Declared
     synced: SecretVersion | None
     held: bool
+    too_short: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,7 @@ class Secrets:
         self._records = records
         self._sources: Sequence[SecretSource] = sources_of(settings, environ)
         self._values = Values(settings.state_dir)
-        self._redactor: tuple[frozenset[tuple[str, str]], Redactor] | None = None
+        self._redactor = HeldRedactor(self._values)
         self._versions = SecretVersions(records.database, host_identity(settings.state_dir).place)
 
     # ---- sources to versions
@@ -122,7 +124,11 @@ class Secrets:
     def _statuses(self, declared: Iterable[Declared]) -> list[SecretStatus]:
         in_use = {(one.name, one.phase): one for one in self._versions.in_use()}
         synced = [(one, in_use.get((one.name, one.phase))) for one in declared]
-        return [SecretStatus(declared=one, synced=it, held=it is not None and self._held(it)) for one, it in synced]
+        too_short = self._redactor().too_short
+        return [
+            SecretStatus(declared=one, synced=it, held=it is not None and self._held(it), too_short=one.name in too_short)
+            for one, it in synced
+        ]
 
     def _held(self, version: SecretVersion) -> bool:
         return self._values.get(version.name, version.version) is not None
@@ -160,20 +166,15 @@ class Secrets:
         attempt_id: whose output it is for. Raises SpecError when a secret that it was given can't be had: its value may be in there.
         """
         given = {} if attempt_id is None else self._versions.given(attempt_id)
-        held = self._values.held()
-        if unheld := given.keys() - {name for name, _ in held}:
+        if unheld := given.keys() - self._held_names():
             self.values(unheld, "agent")
-            held = self._values.held()
-            if lost := unheld - {name for name, _ in held}:
+            if lost := unheld - self._held_names():
                 hint = f"this place needs them to redact what was written with them; looked in: {self._looked_in()}"
                 raise SpecError(f"{', '.join(sorted(lost))} could not be had", hint=hint)
-        known = self._redactor
-        if known is None or known[0] != held.keys():
-            values: dict[str, set[str]] = {}
-            for (name, _), value in held.items():
-                values.setdefault(name, set()).add(value)
-            self._redactor = known = frozenset(held), Redactor(values)
-        return known[1]
+        return self._redactor()
+
+    def _held_names(self) -> set[str]:
+        return {name.rpartition(".")[0] for name in self._values.names()}
 
     def token(self, purpose: str) -> str:
         return self._values.token(purpose)

@@ -64,9 +64,13 @@ class Values:
         value = data.decode("utf-8", "surrogateescape")
         return value if hmac.compare_digest(_version(self._key(), name, value), version) else None
 
+    def names(self) -> frozenset[str]:
+        """Of the files that are here: they change with what is held."""
+        return frozenset(name for path in self.folder.iterdir() if not (name := path.name).startswith("."))
+
     def held(self) -> dict[tuple[str, str], str]:
         """All that are kept here, by name and version."""
-        named = [path.name.rpartition(".") for path in self.folder.iterdir() if not path.name.startswith(".")]
+        named = [file.rpartition(".") for file in self.names()]
         values = {(name, version): self.get(name, version) for name, _, version in named}
         return {key: value for key, value in values.items() if value is not None}
 

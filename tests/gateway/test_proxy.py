@@ -16,6 +16,7 @@ from eval_pipeline.gateway.evidence import MAX_EVENTS, EgressEvent, EvidenceLog,
 from eval_pipeline.gateway.proxy import REFUSAL_PAUSE_S, Policy, Proxy, Room
 from eval_pipeline.gateway.request import Refused
 from eval_pipeline.gateway.tunnel import Greeting
+from eval_pipeline.vault.redaction import Redactor
 
 pytestmark = pytest.mark.anyio
 NAME = "name.test"
@@ -44,7 +45,7 @@ async def served(path: Path, names: Names, port: int, *, local: bool = False, ro
     listener = socket.create_server(("127.0.0.1", 0))
     allowed = frozenset({(NAME, port)})
     policy = Policy(allowed=allowed, local=allowed if local else frozenset())
-    made = Proxy(listener, policy, EvidenceLog(path), Room(room), names)
+    made = Proxy(listener, policy, EvidenceLog(path, lambda: Redactor({})), Room(room), names)
     made.start()
     try:
         yield listener.getsockname()[1]
@@ -111,7 +112,7 @@ async def test_a_flood_of_refusals_is_slowed_counted_and_bounded(tmp_path: Path)
     events = read_events(path)
     assert [event.verdict for event in events] == [Verdict.DENIED] * MAX_EVENTS + [Verdict.DIAL_FAILED]
     assert path.stat().st_size < size + 1000
-    again = EvidenceLog(path)  # the next process of the gateway goes on counting
+    again = EvidenceLog(path, lambda: Redactor({}))  # the next process of the gateway goes on counting
     again.append(EgressEvent(at=events[0].at, verdict=Verdict.DENIED, host=None, port=None))
     again.save()
     assert read_counts(path)[Verdict.DENIED] == MAX_EVENTS + 101
