@@ -50,6 +50,20 @@ class JudgeSettings:
     timeout_s: float = 120.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class AwsSecretsSettings:
+    """Where AWS Secrets Manager holds what apps declare. Falsy: it is not asked.
+
+    prefix: NAME is the secret `<prefix>NAME`. names: of some, in its place: the secret, and with `#KEY` a key of the JSON it holds.
+    """
+
+    prefix: str | None = None
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __bool__(self) -> bool:
+        return self.prefix is not None or bool(self.names)
+
+
 MIN_MEMORY_MIB = 256
 UNSAFE_VARIABLE = "EVALS_UNSAFE_NO_ISOLATION"
 
@@ -62,7 +76,7 @@ class Settings:
     artifacts_url: None means the directory `state_dir/artifacts`; else `s3://bucket[/prefix]` or `file:///directory`.
     persist: who reads outputs: the engine, it and persist workers (which get what comes while its places are taken), or workers alone.
     persist_memory_mib: what a process that reads an output may have.
-    secrets_path: the file of secrets; None means `state_dir/secrets.env`.
+    secrets_path: the file of secrets; None means `state_dir/secrets.env`. secrets_aws: asked after it.
     user: who starts experiments; None: whoever is logged in.
     webhook_url: where notices go; a secret. None: nobody is told.
     openai_base_url, anthropic_base_url: where the model gateway sends calls, with the real keys.
@@ -75,6 +89,7 @@ class Settings:
     postgres_url: str | None = None
     artifacts_url: str | None = None
     secrets_path: Path | None = None
+    secrets_aws: AwsSecretsSettings = AwsSecretsSettings()
     unsafe_no_isolation: bool = False
     webhook_url: str | None = field(default=None, repr=False)
     persist: Literal["engine", "both", "workers"] = "engine"
@@ -116,7 +131,7 @@ def _project_root(start: Path) -> Path:
 
 def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
     """Read EVALS_USER, EVALS_STATE_DIR, EVALS_WORLDS_DIR, EVALS_POSTGRES_URL, EVALS_ARTIFACTS_URL, EVALS_SECRETS_FILE,
-    EVALS_UNSAFE_NO_ISOLATION, EVALS_PERSIST, EVALS_PERSIST_MEMORY_MIB, EVALS_WEBHOOK_URL, EVALS_ARCHIVE_*, EVALS_JUDGE_TIMEOUT_S,
+    EVALS_SECRETS_AWS_PREFIX, EVALS_SECRETS_AWS_NAMES, EVALS_UNSAFE_NO_ISOLATION, EVALS_PERSIST, EVALS_PERSIST_MEMORY_MIB, EVALS_WEBHOOK_URL, EVALS_ARCHIVE_*, EVALS_JUDGE_TIMEOUT_S,
     EVALS_OPENAI_BASE_URL, EVALS_ANTHROPIC_BASE_URL and EVALS_MODAL_*.
 
     Paths default to `.evals` and `worlds_src` in the nearest folder above `cwd` that holds a `worlds_src`.
@@ -131,6 +146,7 @@ def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = N
         postgres_url=None if env.get("EVALS_POSTGRES_EMBEDDED") == "1" else env.get("EVALS_POSTGRES_URL") or None,
         artifacts_url=env.get("EVALS_ARTIFACTS_URL") or None,
         secrets_path=Path(secrets).expanduser().absolute() if (secrets := env.get("EVALS_SECRETS_FILE")) else None,
+        secrets_aws=_secrets_aws(env),
         unsafe_no_isolation=_permitted(env.get(UNSAFE_VARIABLE) or "0"),
         webhook_url=_webhook(env.get("EVALS_WEBHOOK_URL") or None),
         persist=_persist(env.get("EVALS_PERSIST") or "engine"),
@@ -152,6 +168,19 @@ def _persist(value: str) -> Literal["engine", "both", "workers"]:
     if value not in ("engine", "both", "workers"):
         raise SpecError(f"EVALS_PERSIST is {value!r}", hint="set it to engine, both or workers")
     return value
+
+
+def _secrets_aws(env: Mapping[str, str]) -> AwsSecretsSettings:
+    """EVALS_SECRETS_AWS_NAMES: `NAME=secret` or `NAME=secret#key`, with commas between them."""
+    prefix, listed = env.get("EVALS_SECRETS_AWS_PREFIX"), env.get("EVALS_SECRETS_AWS_NAMES") or ""
+    names: dict[str, str] = {}
+    for entry in filter(None, (one.strip() for one in listed.split(","))):
+        name, _, secret = entry.partition("=")
+        if not name.isidentifier() or not secret.partition("#")[0] or name in names:
+            hint = "write NAME=secret or NAME=secret#key, each name once, with commas between them"
+            raise SpecError(f"EVALS_SECRETS_AWS_NAMES holds {entry!r}", hint=hint)
+        names[name] = secret
+    return AwsSecretsSettings(prefix=prefix or None, names=names)
 
 
 def _mib(name: str, value: str) -> int:

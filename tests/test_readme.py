@@ -14,7 +14,7 @@ from eval_pipeline.domain.app import AppManifest
 from eval_pipeline.domain.canonical import canonical_json
 from eval_pipeline.domain.case import CaseSpec
 from eval_pipeline.domain.cell import Outcome
-from eval_pipeline.domain.experiment import ExperimentSpec
+from eval_pipeline.domain.experiment import AppSpec, ExperimentSpec
 from eval_pipeline.domain.world import WorldSpec
 from eval_pipeline.scoring.checks import validate_check
 
@@ -82,7 +82,7 @@ def test_the_readme_stays_an_introduction_and_leads_to_every_page() -> None:
 
 
 def test_the_examples_are_valid() -> None:
-    models = {"title": WorldSpec, "prompt": CaseSpec, "image": AppManifest, "arms": ExperimentSpec}
+    models = {"title": WorldSpec, "prompt": CaseSpec, "image": AppManifest, "arms": ExperimentSpec, "repo": AppSpec}
     seen: set[str] = set()
     for kind, text in BLOCKS:
         if kind == "yaml":

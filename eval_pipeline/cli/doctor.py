@@ -57,6 +57,7 @@ def command(settings: Settings, backend: str, tries: tuple[str, ...], as_json: b
         _tried("worlds", lambda: _worlds(settings)),
         _tried("artifacts", lambda: _artifacts(settings)),
         _tried("partitions", lambda: _partitions(settings)),
+        _tried("secrets", lambda: _secrets(settings)),
         _tried("notifications", lambda: _notifications(settings)),
     ]
     broken = [finding.what for finding in findings if not finding.works]
@@ -148,6 +149,19 @@ def _artifacts(settings: Settings) -> Finding:
     with store.open(artifact.digest) as stream:
         stream.read()
     return Finding("artifacts", True, settings.artifacts_url or str(settings.state_dir / "artifacts"))
+
+
+def _secrets(settings: Settings) -> Finding:
+    """Whether their sources can be read; that one is missing hinders only who needs it."""
+    from eval_pipeline.store.records import open_records
+    from eval_pipeline.vault.delivery import Secrets
+
+    with open_records(settings) as records:
+        look = Secrets(settings, records).look()
+    missing = f"; nobody holds: {', '.join(look.missing)}" if look.missing else ""
+    return Finding(
+        "secrets", True, f"{look.n_found} of {look.n_found + len(look.missing)} declared are in {look.looked_in}{missing}"
+    )
 
 
 def _notifications(settings: Settings) -> Finding:

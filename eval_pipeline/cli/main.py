@@ -30,7 +30,7 @@ NOUNS = {
     "gate": ("gate", "May a change pass? Base and head on the same cases: no worse by more than a margin."),
     "report": ("report", "The whole result as pages for a browser, with plots and a page a cell."),
     "image": ("image", "What cells stand on: list, status, build, warm, gc."),
-    "secrets": ("secrets", "Secrets that apps declare: list, sync. Never a value."),
+    "secrets": ("secrets", "Secrets that apps declare: list, sync, policy. Never a value."),
     "artifact": ("artifact", "Stored artifacts: gc."),
     "sandbox": ("sandbox", "Sandboxes on this machine: list, reap."),
     "worker": ("worker", "Workers that take work off the engines: persist."),

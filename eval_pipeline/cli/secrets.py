@@ -32,6 +32,28 @@ def list_secrets(settings: Settings, as_json: bool) -> None:
     emit(rows, as_json, lambda: _show(rows))
 
 
+@command.command("policy")
+@json_option
+@with_settings
+def policy(settings: Settings, as_json: bool) -> None:
+    """The IAM policy (JSON) for just the declared secrets. It lets read them from AWS Secrets Manager; AWS is not asked."""
+    import json
+
+    from eval_pipeline.errors import SpecError
+    from eval_pipeline.store.records import read_records
+    from eval_pipeline.vault.declared import declared_now
+    from eval_pipeline.vault.delivery import Secrets
+    from eval_pipeline.vault.sources_aws import policy as iam_policy
+
+    if not settings.secrets_aws:
+        hint = "set EVALS_SECRETS_AWS_PREFIX or EVALS_SECRETS_AWS_NAMES: docs/secrets.md"
+        raise SpecError("AWS Secrets Manager is no source here", hint=hint)
+    with read_records(settings) as records:
+        names = {one.name for one in declared_now(Secrets(settings, records).library, records)}
+    document = iam_policy(settings.secrets_aws, names)
+    emit(document, as_json, lambda: click.echo(json.dumps(document, indent=2)))
+
+
 @command.command("sync")
 @json_option
 @with_settings
@@ -80,6 +102,8 @@ def _rows(statuses: Sequence[SecretStatus]) -> list[dict[str, Any]]:
         if "unseen_s" not in row or (row["unseen_s"] is not None and (unseen_s is None or unseen_s > row["unseen_s"])):
             row |= {"version": synced.version if synced else None, "source": synced.source if synced else None}
             row |= {"synced_at": synced.synced_at if synced else None, "age_s": synced.age_s if synced else None}
+            row |= {"changed_at": synced.changed_at if synced else None, "value_age_s": synced.value_age_s if synced else None}
+            row |= {"max_age_days": status.max_age_days, "rotation_due": status.too_old}
             row |= {"last_seen": synced.last_seen if synced else None, "unseen_s": unseen_s}
     return [rows[name] for name in sorted(rows)]
 
@@ -88,7 +112,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
     if not rows:
         note("no app declares a secret (`secrets: {build: [...], agent: [...]}` in its evals.app.yaml)")
         return
-    columns = ["secret", "phases", "apps", "version", "source", "synced", "last seen", "held"]
+    columns = ["secret", "phases", "apps", "version", "source", "synced", "last seen", "value since", "held"]
     cells = [
         [
             row["name"],
@@ -98,11 +122,15 @@ def _show(rows: list[dict[str, Any]]) -> None:
             row["source"],
             _ago(row["age_s"]),
             _ago(row["unseen_s"]),
+            _ago(row["value_age_s"]),
             "yes" if row["held"] else "no",
         ]
         for row in rows
     ]
     table(columns, cells)
+    for row in rows:
+        if row["rotation_due"]:
+            note(f"{row['name']} is older than the {row['max_age_days']:g} days that app.yaml allows: rotate it")
     if short := [row["name"] for row in rows if row["held"] and not row["redacted"]]:
         note(f"too short to be looked for in what agents write, and so kept out of nothing: {', '.join(short)}")
 

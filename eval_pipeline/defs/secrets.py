@@ -22,7 +22,7 @@ MAX_UNSEEN_S = 2 * 3600.0
 
 _COLUMNS = {
     "name": "string", "phase": "string", "apps": "string", "version": "string", "source": "string",
-    "age_s": "float", "unseen_s": "float", "held": "bool",
+    "age_s": "float", "unseen_s": "float", "value_age_s": "float", "max_age_days": "float", "held": "bool",
 }  # fmt: skip
 _SCHEMA = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in _COLUMNS.items()])
 
@@ -37,7 +37,12 @@ _SCHEMA = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in _
             "secret_age",
             asset="sandbox_secrets",
             description=f"Each declared secret was found in a source within the last {MAX_UNSEEN_S / 3600:.0f} hours.",
-        )
+        ),
+        dg.AssetCheckSpec(
+            "secret_rotation",
+            asset="sandbox_secrets",
+            description="No secret's value is older than `secrets: {max_age_days: ...}` in worlds_src/app.yaml says.",
+        ),
     ],
 )
 def sandbox_secrets(context: dg.AssetExecutionContext, evals: EvalsResource) -> Iterator[Any]:
@@ -53,6 +58,7 @@ def sandbox_secrets(context: dg.AssetExecutionContext, evals: EvalsResource) -> 
     metadata = _metadata(report)
     if written:
         metadata["modal"] = dg.MetadataValue.json([one.__dict__ for one in written])
+    yield _rotation_check(report)
     yield _age_check(report)  # also of a sync that fails: then ages tell how long the last versions have been in use
     if report.problem is not None or report.missing:
         said = (
@@ -87,6 +93,24 @@ def _age_check(report: SyncReport) -> dg.AssetCheckResult:
     )
 
 
+def _rotation_check(report: SyncReport) -> dg.AssetCheckResult:
+    bound = [status for status in report.statuses if status.max_age_days is not None]
+    ages = {
+        _label(one): {
+            "age_days": None if one.synced is None else round(one.synced.value_age_s / 86400, 2),
+            "max": one.max_age_days,
+        }
+        for one in bound
+    }
+    due = sorted(_label(one) for one in bound if one.too_old)
+    return dg.AssetCheckResult(
+        check_name="secret_rotation",
+        passed=not due,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"ages": dg.MetadataValue.json(ages), "due": dg.MetadataValue.json(due)},
+    )
+
+
 def _stale(report: SyncReport) -> list[SecretStatus]:
     required = [status for status in report.statuses if status.declared.required]
     return [status for status in required if status.synced is None or status.synced.unseen_s > MAX_UNSEEN_S]
@@ -112,6 +136,8 @@ def _row(status: SecretStatus) -> dict[str, Any]:
         "source": synced.source if synced else None,
         "age_s": round(synced.age_s, 1) if synced else None,
         "unseen_s": round(synced.unseen_s, 1) if synced else None,
+        "value_age_s": round(synced.value_age_s, 1) if synced else None,
+        "max_age_days": status.max_age_days,
         "held": status.held,
     }
 

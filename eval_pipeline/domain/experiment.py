@@ -35,11 +35,20 @@ class WarmSpec(Spec):
     max_cost_usd_per_hour: Annotated[float, Field(ge=0)] | None = None
 
 
+class SecretRules(Spec):
+    """max_age_days: by name, how old a secret's value may become before its rotation is due; `*`: of all others. None is bound without."""
+
+    max_age_days: dict[str, Annotated[float, Field(gt=0)]] = {}
+
+    def max_age_of(self, name: str) -> float | None:
+        return self.max_age_days.get(name, self.max_age_days.get("*"))
+
+
 class AppSpec(Spec):
     """`app.yaml`. repo: a git repository, relative to the folder that holds `worlds_src`; path: the app's folder in it.
 
     warm: None: every cell makes its own sandbox. backends: where images are built ahead and sandboxes stand ready, by the hour.
-    limits: of every cell, where neither its case nor the experiment says otherwise.
+    limits: of every cell, where neither its case nor the experiment says otherwise. secrets: no part of what identifies a run.
     """
 
     name: Slug
@@ -49,6 +58,7 @@ class AppSpec(Spec):
     backends: Annotated[tuple[BackendName, ...], Field(min_length=1)] = ("local",)
     warm: WarmSpec | None = None
     limits: Limits | None = None
+    secrets: SecretRules = SecretRules()
 
 
 class ArmSpec(Spec):

@@ -30,7 +30,7 @@ from eval_pipeline.store.records import Records
 from eval_pipeline.store.verdicts import VerdictRow
 from eval_pipeline.store.views import CellView
 from eval_pipeline.vault.redaction import Redactor
-from eval_pipeline.vault.sources import read_secrets, sources_of
+from eval_pipeline.vault.sources import local_sources, read_secrets
 
 log = logging.getLogger(__name__)
 
@@ -116,12 +116,12 @@ async def ask_judge(services: Services, experiment: ExperimentRow, *, again: boo
     if judge is None or not cells:
         return JudgeReport()
     name = key_name(judge)
-    found = read_secrets(sources_of(services.settings), [name])
+    found = read_secrets(local_sources(services.settings), [name])
     if name not in found and judge.base_url is None:
         why = f"the judge {judge.model} was not asked: {name} is neither in {services.settings.secrets_file} nor exported"
         return JudgeReport(n_cells=len(cells), stopped=why)
     await services.restore_worlds(experiment, [cell.key for cell in cells])
-    key = found[name][0] if name in found else None
+    key = found[name].value if name in found else None
     async with JudgeClient(judge, key, services.settings.judge.timeout_s) as client:
         return await _Asking(services, experiment, judge, client, Redactor({} if key is None else {name: key})).all(cells)
 

@@ -287,6 +287,7 @@ secret_versions = sa.Table(
     sa.Column("source", sa.Text, nullable=False),
     _now("synced_at"),
     _now("last_seen"),  # of a name's versions the one seen last is in use
+    sa.Column("changed_at", Time),  # when the value came to be, by its source; null: the source does not know
 )
 
 modal_secrets = sa.Table(

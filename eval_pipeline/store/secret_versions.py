@@ -32,17 +32,24 @@ returning evidence -> 'secrets'""").bindparams(sa.bindparam("names", type_=sa.AR
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What a sync found: a version of a name that a phase declares. source: the kind of source it came from."""
+    """What a sync found: a version of a name that a phase declares. source: the kind of source it came from.
+
+    changed_at: when the value came to be, where the source knows.
+    """
 
     name: str
     phase: Phase
     version: str
     source: str
+    changed_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecretVersion:
-    """synced_at: when it was first seen. The ages are seconds by Postgres' clock: since then, and since it was seen last."""
+    """synced_at: when it was first seen. The ages are seconds by Postgres' clock: since then, and since it was seen last.
+
+    changed_at: when the value came to be, None where its source does not know; value_age_s: since then, else since synced_at.
+    """
 
     name: str
     phase: Phase
@@ -52,6 +59,8 @@ class SecretVersion:
     last_seen: datetime
     age_s: float
     unseen_s: float
+    changed_at: datetime | None
+    value_age_s: float
 
 
 class SecretVersions:
@@ -64,7 +73,11 @@ class SecretVersions:
     def seen(self, found: Iterable[Seen]) -> None:
         rows = [{"place": self._place, **one.__dict__} for one in found]
         statement = insert(secret_versions).values(rows)
-        again = {"last_seen": sa.func.clock_timestamp(), "source": statement.excluded.source}
+        again = {
+            "last_seen": sa.func.clock_timestamp(),
+            "source": statement.excluded.source,
+            "changed_at": statement.excluded.changed_at,
+        }
         if rows:
             key = ["place", "name", "phase", "version"]
             self._database.run(lambda c: c.execute(statement.on_conflict_do_update(index_elements=key, set_=again)))
@@ -113,6 +126,11 @@ def _ages() -> sa.Select[Any]:
     table = secret_versions.c
     ages = [
         sa.func.greatest(0.0, sa.cast(sa.extract("epoch", sa.func.clock_timestamp() - since), sa.Double)).label(name)
-        for name, since in (("age_s", table.synced_at), ("unseen_s", table.last_seen))
+        for name, since in (
+            ("age_s", table.synced_at),
+            ("unseen_s", table.last_seen),
+            ("value_age_s", sa.func.coalesce(table.changed_at, table.synced_at)),
+        )
     ]
-    return sa.select(table.name, table.phase, table.version, table.source, table.synced_at, table.last_seen, *ages)
+    facts = (table.name, table.phase, table.version, table.source, table.synced_at, table.last_seen, table.changed_at)
+    return sa.select(*facts, *ages)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from eval_pipeline.domain.app import AppManifest
+from eval_pipeline.domain.experiment import SecretRules
 from eval_pipeline.domain.lock import LockedArm
 from eval_pipeline.errors import SpecError
 from eval_pipeline.host import host_identity
@@ -18,7 +19,7 @@ from eval_pipeline.store.secret_versions import Phase, SecretVersion, SecretVers
 from eval_pipeline.vault.declared import STAND_IN, Declared, declared_by, declared_now, is_real, pairs_of
 from eval_pipeline.vault.held import HeldRedactor
 from eval_pipeline.vault.redaction import Redactor
-from eval_pipeline.vault.sources import SecretSource, read_secrets, sources_of
+from eval_pipeline.vault.sources import SecretSource, read_secrets, read_what_can_be, sources_of
 from eval_pipeline.vault.values import Values
 
 log = logging.getLogger(__name__)
@@ -37,12 +38,21 @@ class Delivered:
 
 @dataclass(frozen=True, kw_only=True)
 class SecretStatus:
-    """synced: the version in use, None when there is none. held: its value can be delivered here. too_short: to be redacted."""
+    """synced: the version in use, None when there is none. held: its value can be delivered here. too_short: to be redacted.
+
+    max_age_days: of its value; None: it may stay.
+    """
 
     declared: Declared
     synced: SecretVersion | None
     held: bool
     too_short: bool = False
+    max_age_days: float | None = None
+
+    @property
+    def too_old(self) -> bool:
+        """Its rotation is due. What was never had has no age."""
+        return self.max_age_days is not None and self.synced is not None and self.synced.value_age_s > self.max_age_days * 86400
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +63,15 @@ class SyncReport:
     statuses: list[SecretStatus]
     missing: list[str]
     problem: SpecError | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """At the sources, with nothing written. missing: declared names that none of them holds."""
+
+    n_found: int
+    missing: list[str]
+    looked_in: str
 
 
 class Secrets:
@@ -73,7 +92,7 @@ class Secrets:
         declared = declared_now(self.library, self._records)
         found, problem = set[str](), None
         try:
-            found = self._sync(declared)
+            found, problem = self._sync(declared)
         except SpecError as error:
             problem = error
         self._forget(declared)
@@ -87,7 +106,7 @@ class Secrets:
         problem = None
         try:
             if declared:
-                self._sync(declared)
+                _, problem = self._sync(declared)
         except SpecError as error:
             problem = error
         for arm in arms:
@@ -96,18 +115,18 @@ class Secrets:
         if problem is not None:
             log.warning("secrets stay at their last version: %s", problem)
 
-    def _sync(self, declared: Iterable[Declared]) -> set[str]:
-        """Returns the names that were found."""
+    def _sync(self, declared: Iterable[Declared]) -> tuple[set[str], SpecError | None]:
+        """Returns the names that were found, and why others could not be asked for. Raises SpecError when none could."""
         pairs: list[tuple[str, Phase]] = [(one.name, one.phase) for one in declared]
         with self._values.exclusive():
-            found = read_secrets(self._sources, {name for name, _ in pairs})
-            versions = {name: (self._values.put(name, value), source) for name, (value, source) in found.items()}
+            found, problem = read_what_can_be(self._sources, {name for name, _ in pairs})
+            versions = {name: self._values.put(name, one.value) for name, one in found.items()}
             self._versions.seen(
-                Seen(name=name, phase=phase, version=versions[name][0], source=versions[name][1])
+                Seen(name=name, phase=phase, version=versions[name], source=found[name].source, changed_at=found[name].changed_at)
                 for name, phase in pairs
                 if name in versions
             )
-        return set(found)
+        return set(found), problem
 
     def _forget(self, declared: Iterable[Declared]) -> None:
         wanted = {(one.name, one.phase) for one in declared}
@@ -117,6 +136,12 @@ class Secrets:
 
     # ---- what there is
 
+    def look(self) -> Look:
+        """Raises SpecError when a source can't be read, be it in part."""
+        names = {one.name for one in declared_now(self.library, self._records)}
+        found = read_secrets(self._sources, names)
+        return Look(n_found=len(found), missing=sorted(names - set(found)), looked_in=self._looked_in())
+
     def statuses(self) -> list[SecretStatus]:
         """Of every declared name, without reading a source."""
         return self._statuses(declared_now(self.library, self._records))
@@ -125,8 +150,16 @@ class Secrets:
         in_use = {(one.name, one.phase): one for one in self._versions.in_use()}
         synced = [(one, in_use.get((one.name, one.phase))) for one in declared]
         too_short = self._redactor().too_short
+        app = self.library.the_app()
+        rules = SecretRules() if app is None else app.secrets
         return [
-            SecretStatus(declared=one, synced=it, held=it is not None and self._held(it), too_short=one.name in too_short)
+            SecretStatus(
+                declared=one,
+                synced=it,
+                held=it is not None and self._held(it),
+                too_short=one.name in too_short,
+                max_age_days=rules.max_age_of(one.name),
+            )
             for one, it in synced
         ]
 

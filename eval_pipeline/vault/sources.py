@@ -6,6 +6,8 @@ import io
 import os
 import stat
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -30,6 +32,27 @@ class SecretSource(Protocol):
         """Those of `names` that it holds and that are not empty. Raises SpecError when it can't be read, or not be trusted."""
         ...
 
+    def changed_at(self, name: str) -> datetime | None:
+        """When the value that was read last came to be; None: the source does not know."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """source: its kind. changed_at: None where the source does not know."""
+
+    value: str = field(repr=False)
+    source: str
+    changed_at: datetime | None = None
+
+
+class PartlyRead(SpecError):
+    """Some names could not be read, for a reason that says nothing about the others. found: these."""
+
+    def __init__(self, message: str, found: dict[str, str], hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.found = found
+
 
 class EnvFile:
     """`NAME=value` lines in dotenv syntax: quotes, comments, `export`; no variable is filled in. A missing file holds nothing."""
@@ -42,6 +65,9 @@ class EnvFile:
     @property
     def where(self) -> str:
         return f"the file {self._path}" + ("" if os.path.lexists(self._path) else " (there is none)")
+
+    def changed_at(self, name: str) -> None:
+        return None
 
     def read(self, names: Collection[str]) -> dict[str, str]:
         text = self._text()
@@ -109,22 +135,50 @@ class ProcessEnvironment:
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self._environ = os.environ if environ is None else environ
 
+    def changed_at(self, name: str) -> None:
+        return None
+
     def read(self, names: Collection[str]) -> dict[str, str]:
         return {name: value for name in names if (value := self._environ.get(name))}
 
 
 def sources_of(settings: Settings, environ: Mapping[str, str] | None = None) -> list[SecretSource]:
-    """In the order they are asked: the first one that holds a name gives its value."""
+    """In the order they are asked: the first one that holds a name gives its value. Raises SpecError for settings that make no sense."""
+    file, *rest = local_sources(settings, environ)
+    if not settings.secrets_aws:
+        return [file, *rest]
+    from eval_pipeline.vault.sources_aws import AwsSecrets  # boto3 takes a quarter second to import
+
+    return [file, AwsSecrets(settings.secrets_aws), *rest]
+
+
+def local_sources(settings: Settings, environ: Mapping[str, str] | None = None) -> list[SecretSource]:
+    """For what this installation needs itself, and no app declares."""
     return [EnvFile(settings.secrets_file), ProcessEnvironment(environ)]
 
 
-def read_secrets(sources: Sequence[SecretSource], names: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Name -> (value, kind of its source), for those that are held somewhere."""
-    found: dict[str, tuple[str, str]] = {}
+def read_secrets(sources: Sequence[SecretSource], names: Collection[str]) -> dict[str, Found]:
+    """Those that are held somewhere. Raises SpecError when a source can't be read, be it in part."""
+    found, problem = read_what_can_be(sources, names)
+    if problem is not None:
+        raise problem
+    return found
+
+
+def read_what_can_be(sources: Sequence[SecretSource], names: Collection[str]) -> tuple[dict[str, Found], SpecError | None]:
+    """And why some of a source's names could not be read. Raises SpecError when a source can't be read at all."""
+    found: dict[str, Found] = {}
+    problem: PartlyRead | None = None
     for source in sources:
         left = set(names) - set(found)
-        found |= {name: (value, source.kind) for name, value in source.read(left).items()} if left else {}
-    return found
+        try:
+            read = source.read(left) if left else {}
+        except PartlyRead as error:
+            read, problem = error.found, error
+        found |= {
+            name: Found(value=value, source=source.kind, changed_at=source.changed_at(name)) for name, value in read.items()
+        }
+    return found, problem
 
 
 def _line(binding: Binding) -> int:

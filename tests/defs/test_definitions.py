@@ -78,8 +78,8 @@ def test_checks_of_results_are_partitioned_by_experiment() -> None:
 
     graph = defs.resolve_asset_graph()
     checks = {key.name: graph.get(key) for key in graph.asset_check_keys}
-    assert set(checks) == {"completeness", "infra_rate", "leaked_sandboxes", "secret_age", "image_is_current"}
-    for name in ("secret_age", "image_is_current"):
+    assert set(checks) == {"completeness", "infra_rate", "leaked_sandboxes", "secret_age", "secret_rotation", "image_is_current"}
+    for name in ("secret_age", "secret_rotation", "image_is_current"):
         assert checks.pop(name).partitions_def is None
     for check in checks.values():
         assert isinstance(check.partitions_def, dg.DynamicPartitionsDefinition)

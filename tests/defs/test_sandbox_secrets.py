@@ -44,7 +44,7 @@ def sync(bench: Bench) -> dg.ExecuteInProcessResult:
 
 
 def check(result: dg.ExecuteInProcessResult) -> tuple[bool, list[str]]:
-    (found,) = result.get_asset_check_evaluations()
+    (found,) = [one for one in result.get_asset_check_evaluations() if one.check_name == "secret_age"]
     stale: Any = found.metadata["stale"].value
     return found.passed, stale
 
@@ -114,3 +114,20 @@ def test_the_schedule_never_overlaps_itself(bench: Bench) -> None:
     assert before.run_id in str(tick().skip_message) and not tick().run_requests
     bench.instance.report_run_canceled(before)
     assert len(tick().run_requests) == 1
+
+
+def test_a_value_that_is_too_old_is_said_and_goes_on(keyed: Bench) -> None:
+    app = {"name": "tiny", "repo": "app", "path": "."}
+    keyed.project.write("app.yaml", {**app, "secrets": {"max_age_days": {"MODEL_KEY": 90, "*": 400}}})
+    assert sync(keyed).success
+    past = sa.text("update evals.secret_versions set synced_at = synced_at - interval '100 days'")
+    keyed.records.database.run(lambda c: c.execute(past))
+    result = sync(keyed)
+    assert result.success
+    (found,) = [one for one in result.get_asset_check_evaluations() if one.check_name == "secret_rotation"]
+    due: Any = found.metadata["due"].value
+    assert (found.passed, due) == (False, ["MODEL_KEY (agent)"])
+    write(keyed, "INDEX_KEY=canary-1\nMODEL_KEY=canary-3\n")
+    (found,) = [one for one in sync(keyed).get_asset_check_evaluations() if one.check_name == "secret_rotation"]
+    assert found.passed
+    keyed.project.write("app.yaml", app)

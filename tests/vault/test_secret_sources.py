@@ -9,7 +9,7 @@ import pytest
 
 from eval_pipeline.errors import SpecError
 from eval_pipeline.settings import Settings, load_settings
-from eval_pipeline.vault.sources import EnvFile, ProcessEnvironment, read_secrets, sources_of
+from eval_pipeline.vault.sources import EnvFile, Found, ProcessEnvironment, read_secrets, sources_of
 
 CANARY = "canary-6b1f"
 
@@ -45,7 +45,8 @@ def test_only_the_names_that_are_asked_for(tmp_path: Path) -> None:
 def test_the_file_wins_where_it_names_a_value(tmp_path: Path) -> None:
     env_file(tmp_path, "A=file\nB=\n")
     sources = sources_of(Settings(state_dir=tmp_path, worlds_dir=tmp_path), {"A": "shell", "B": "shell"})
-    assert read_secrets(sources, {"A", "B", "C"}) == {"A": ("file", "file"), "B": ("shell", "environment")}
+    found = read_secrets(sources, {"A", "B", "C"})
+    assert found == {"A": Found(value="file", source="file"), "B": Found(value="shell", source="environment")}
 
 
 def test_a_missing_file_holds_nothing_and_says_so(tmp_path: Path) -> None:
