@@ -17,10 +17,11 @@ _TEXTS = {"contains": "text", "contains_any": "texts", "contains_all": "texts", 
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of the text. criteria: numbers of those it is evidence for, from 1 on; empty for what is none."""
+    """A stretch of the text. criteria: numbers of those it is evidence for, from 1 on; empty for what is none. ends: of them, those whose evidence ends with it."""
 
     text: str
     criteria: tuple[int, ...]
+    ends: tuple[int, ...] = ()
 
 
 def needles(rubric: Sequence[Criterion], rows: Sequence[CriterionRow]) -> dict[int, list[str]]:
@@ -57,7 +58,7 @@ def marked(text: str, wanted: Mapping[int, Iterable[str]]) -> list[Piece]:
     for number, start, end in spans:
         for cut in cuts[cuts.index(start) : cuts.index(end)]:
             edges[cut].add(number)
-    pieces = [Piece(text[a:b], tuple(sorted(edges[a]))) for a, b in pairwise(cuts)]
+    pieces = [Piece(text[a:b], tuple(sorted(edges[a])), tuple(sorted(edges[a] - edges[b]))) for a, b in pairwise(cuts)]
     return [piece for piece in pieces if piece.text]
 
 

@@ -110,6 +110,7 @@ def intervals(rows: Sequence[Interval], *, title: str, axis: str, limits: tuple[
         axes.axvline(0, color=_MUTED, linewidth=1)
     axes.set(xlim=limits, ylim=(len(rows) - 0.4, -0.6), xlabel=axis)
     axes.set_yticks(range(len(rows)), [row.label for row in rows])
+    axes.locator_params(axis="x", nbins=5)
     axes.tick_params(axis="y", length=0, labelcolor=_INK)
     axes.grid(axis="x", color=_LINE, linewidth=1)
     return _svg(figure, title)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,35 +42,39 @@ def report_folder(settings: Settings, experiment: str) -> Path:
     return settings.state_dir / "reports" / experiment
 
 
-def write_report(
-    records: Records,
-    store: ArtifactStore,
-    experiment: ExperimentRow,
-    folder: Path,
-    on_cell: Callable[[int, int], None] = lambda done, of: None,
-) -> Report:
-    """Replaces the report that is in `folder`; until the new one is whole the old one stays. One cell is in memory at a time.
+def no_news(done: int, of: int) -> None:
+    pass
 
-    Raises SpecError where something else is in `folder`.
+
+def write_report(
+    records: Records, store: ArtifactStore, experiment: ExperimentRow, folder: Path, on_cell: Callable[[int, int], None] = no_news
+) -> Report:
+    """`write_pages` of what the ledger has."""
+    data = Data.of(experiment, load_leaderboard(records, experiment), load_table(records, experiment))
+    return write_pages(data, store, folder, on_cell)
+
+
+def write_pages(data: Data, store: ArtifactStore, folder: Path, on_cell: Callable[[int, int], None] = no_news) -> Report:
+    """Replaces the report that is in `folder`; until the new one is whole the old one stays. What is stored of cells is read one after
+    the other. on_cell: is told how many cells are written, and of how many. Raises SpecError where something else is in `folder`.
     """
     if folder.exists() and not _is_report(folder):
         raise SpecError(f"{folder} holds something else than a report", hint="name a folder that is empty or not there yet")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    cells, board = load_table(records, experiment), load_leaderboard(records, experiment)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
         made = Path(scratch) / "report"
         (made / "cells").mkdir(parents=True)
-        n_pages = _write_cells(experiment, cells, store, made / "cells", on_cell)
-        (made / INDEX).write_bytes(index_page(Data.of(experiment, board, cells)))
+        n_pages = _write_cells(data, store, made / "cells", on_cell)
+        (made / INDEX).write_bytes(index_page(data))
         size = sum(path.stat().st_size for path in made.rglob("*.html"))
         if folder.exists():
             folder.rename(Path(scratch) / "old")
         made.rename(folder)
     return Report(
-        experiment=experiment.id,
-        status=board.status,
+        experiment=data.experiment.id,
+        status=data.board.status,
         index=folder / INDEX,
-        n_cells=len(cells),
+        n_cells=len(data.cells),
         n_pages=n_pages,
         size_bytes=size,
     )
@@ -83,27 +87,20 @@ def _is_report(folder: Path) -> bool:
     return not any(folder.iterdir()) or (index.is_file() and MARK in index.read_text("utf-8", "replace")[:4000])
 
 
-def _write_cells(
-    experiment: ExperimentRow,
-    cells: Sequence[ScoredCell],
-    store: ArtifactStore,
-    folder: Path,
-    on_cell: Callable[[int, int], None],
-) -> int:
+def _write_cells(data: Data, store: ArtifactStore, folder: Path, on_cell: Callable[[int, int], None]) -> int:
     of_case: dict[str, list[ScoredCell]] = defaultdict(list)
-    for cell in cells:
+    for cell in data.cells:
         of_case[cell.key.case_name].append(cell)
     n_pages = 0
-    for done, cell in enumerate(cells, start=1):
-        n_pages += write_cell(experiment, cell, of_case[cell.key.case_name], store, folder)
-        on_cell(done, len(cells))
+    for done, cell in enumerate(data.cells, start=1):
+        n_pages += write_cell(data.experiment, cell, of_case[cell.key.case_name], store, folder)
+        on_cell(done, len(data.cells))
     return n_pages
 
 
 def index_page(data: Data) -> bytes:
-    family = data.contrasts()
     board = data.board
-    against = {one.b: one for one in family} if board.baseline else {}
+    against = {one.b: one for one in board.comparisons} if board.baseline else {}
     figures = report_figures
     lacking = [cell for cell in data.cells if not cell.valid]
     unjudged = [cell for cell in data.cells if cell.valid and cell.score is None]
@@ -112,10 +109,10 @@ def index_page(data: Data) -> bytes:
         data=data,
         board=board,
         experiment=data.experiment,
-        headline=report_tables.headline(data, family),
+        headline=report_tables.headline(data),
         against=against,
         swatches=[plots.swatch(index) for index in range(len(data.arms))],
-        forest=[one for one in (figures.scores(data), figures.differences(data, family)) if one],
+        forest=[one for one in (figures.scores(data), figures.differences(data)) if one],
         tradeoffs=[one for one in (figures.quality_cost(data), figures.quality_latency(data)) if one],
         paired=figures.paired(data),
         latency=figures.latency(data),

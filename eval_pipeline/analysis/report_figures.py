@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from eval_pipeline.analysis import plots
+from eval_pipeline.analysis import measures, plots
+from eval_pipeline.analysis.board import Span
 from eval_pipeline.analysis.report_pages import number, p_value, signed, span
-from eval_pipeline.analysis.report_tables import CaseMeans, Data
+from eval_pipeline.analysis.report_tables import Data
 from eval_pipeline.analysis.stat_distributions import t_quantile
 from eval_pipeline.analysis.stats import (
-    Contrast,
     case_clusters,
     censored_latency,
     cr2,
@@ -42,7 +42,7 @@ def scores(data: Data) -> Figure:
             value=arm.score,
             low=arm.ci_low,
             high=arm.ci_high,
-            text=f"{_text(arm.score)}  [{span(arm.ci_low, arm.ci_high)}]" if arm.ci_low is not None else _text(arm.score),
+            text=f"{_text(arm.score)} [{span(arm.ci_low, arm.ci_high)}]" if arm.ci_low is not None else _text(arm.score),
             arm=index,
             faint_low=arm.bound_low if arm.n_not_judged or arm.n_valid < arm.n_cells else None,
             faint_high=arm.bound_high,
@@ -61,18 +61,15 @@ def scores(data: Data) -> Figure:
     return Figure(title="Score by arm", svg=svg, notes=notes)
 
 
-def differences(data: Data, family: Sequence[Contrast]) -> Figure | None:
+def differences(data: Data) -> Figure | None:
     rows: list[plots.Interval] = []
-    for one in family:
-        found = one.difference
-        p = "" if one.p_holm is None else f"  p {p_value(one.p_holm)}"
-        arm = data.arms.index(one.b)
+    for one in data.board.comparisons:
+        p = "" if one.p_holm is None else f", p {p_value(one.p_holm)}"
         label = one.b if data.board.baseline else f"{one.b} − {one.a}"
-        text = "not known" if found.diff is None else f"{signed(found.diff)}{p}"
+        text = "not known" if one.diff is None else f"{signed(one.diff)}{p}"
+        arm = data.arms.index(one.b)
         rows.append(
-            plots.Interval(
-                label=plots.short(label), value=found.diff, low=found.ci_lower, high=found.ci_upper, text=text, arm=arm
-            )
+            plots.Interval(label=plots.short(label), value=one.diff, low=one.ci_low, high=one.ci_high, text=text, arm=arm)
         )
     if not rows:
         return None
@@ -82,45 +79,53 @@ def differences(data: Data, family: Sequence[Contrast]) -> Figure | None:
     told = "; ".join(f"{row.label} {row.text}" for row in rows)
     svg = plots.intervals(rows, title=f"{against}: {told}", axis="difference of mean scores", limits=(-reach, reach), zero=True)
     notes = ["Paired by case, with its 95% interval for new cases; p after Holm."]
-    if any("insufficient_discordance" in one.difference.flags for one in family):
-        notes.append("Fewer than 6 cases differ somewhere: there the interval is the wider of two.")
+    if any("insufficient_discordance" in one.flags for one in data.board.comparisons):
+        notes.append("Where fewer than 6 cases differ, the interval is the wider of two.")
     return Figure(title=against, svg=svg, notes=notes)
 
 
 def quality_cost(data: Data) -> Figure | None:
-    return _quality_against(data, "cost_usd", "Score against cost", "USD a case for models (logarithmic)", log=True)
+    spans = {arm.arm: arm.money.a_case for arm in data.board.arms}
+    sure = {arm.arm: arm.front.cost for arm in data.board.arms}
+    return _quality_against(data, spans, sure, "Score against cost", "USD a case for models (logarithmic)", log=True)
 
 
 def quality_latency(data: Data) -> Figure | None:
-    return _quality_against(
-        data, "latency_s", "Score against latency", "mean seconds a case (a timeout counts as its limit)", log=False
-    )
+    times, scores_by_case = data.case_means(measures.latency_s), data.case_means()
+    spans = {arm: _mean_span(times[arm], data) for arm in data.arms}
+    sure = prob_on_front({arm: [scores_by_case[arm], times[arm]] for arm in data.arms}, ("max", "min"), data.worlds)
+    axis = "mean seconds a case (a timeout counts as its limit)"
+    return _quality_against(data, spans, sure, "Score against latency", axis, log=False)
 
 
-def _quality_against(data: Data, value: str, title: str, axis: str, *, log: bool) -> Figure | None:
-    against, quality = data.case_means(value), data.case_means()
-    means = {arm: _mean(against[arm]) for arm in data.arms}
+def _quality_against(
+    data: Data, spans: Mapping[str, Span], sure: Mapping[str, float | None], title: str, axis: str, *, log: bool
+) -> Figure | None:
     rows = {arm.arm: arm for arm in data.board.arms}
-    shown = [arm for arm in data.arms if means[arm] is not None and rows[arm].score is not None]
-    if not shown:
+    values = {arm: x for arm in data.arms if (x := spans[arm].value) is not None and rows[arm].score is not None}
+    if not values:
         return None
-    front = {shown[index] for index in pareto_front([(rows[arm].score, means[arm]) for arm in shown], ("max", "min"))}
-    sure = prob_on_front({arm: [quality[arm], against[arm]] for arm in shown}, ("max", "min"), data.worlds)
+    shown = list(values)
+    front = {shown[index] for index in pareto_front([(rows[arm].score, values[arm]) for arm in shown], ("max", "min"))}
     points = [
-        _point(
-            data,
-            arm,
-            means[arm] or 0.0,
-            _log_interval(against, arm, data) if log else _plain_interval(against, arm, data),
-            arm in front,
+        plots.Point(
+            label=plots.short(arm),
+            x=x,
+            x_low=spans[arm].low,
+            x_high=spans[arm].high,
+            y=rows[arm].score or 0.0,
+            y_low=rows[arm].ci_low,
+            y_high=rows[arm].ci_high,
+            arm=data.arms.index(arm),
+            on_front=arm in front,
         )
-        for arm in shown
+        for arm, x in values.items()
     ]
-    unsure = [f"{arm} ({sure[arm]:.0%})" for arm in shown if front_label(sure[arm]) == "undetermined" and sure[arm] is not None]
-    notes = ["Filled: no other arm is at least as good in both. Whiskers: 95% intervals for new cases, cut at the frame."]
+    unsure = [f"{arm} {p:.0%}" for arm in shown if (p := sure.get(arm)) is not None and front_label(p) == "undetermined"]
+    notes = ["Filled: on the front, no other arm is as good in both. Whiskers: 95% intervals for new cases, cut at the frame."]
     if unsure:
-        notes.append(f"Share of resamples on the front, where it is not clear: {', '.join(unsure)}.")
-    lacking = [arm for arm in data.arms if arm not in shown]
+        notes.append(f"On the front in so many of the resamples, where that is not clear: {', '.join(unsure)}.")
+    lacking = [arm for arm in data.arms if arm not in values]
     if lacking:
         notes.append(f"Not shown, for a value could not be had: {', '.join(lacking)}.")
     told = "; ".join(f"{p.label}: {number(p.y)} at {p.x:.4g}{', on the front' if p.on_front else ''}" for p in points)
@@ -128,43 +133,16 @@ def _quality_against(data: Data, value: str, title: str, axis: str, *, log: bool
     return Figure(title=title, svg=svg, notes=notes)
 
 
-def _point(data: Data, arm: str, x: float, x_interval: tuple[float | None, float | None], on_front: bool) -> plots.Point:
-    index = data.arms.index(arm)
-    row = data.board.arms[index]
-    return plots.Point(
-        label=plots.short(arm),
-        x=x,
-        x_low=x_interval[0],
-        x_high=x_interval[1],
-        y=row.score or 0.0,
-        y_low=row.ci_low,
-        y_high=row.ci_high,
-        arm=index,
-        on_front=on_front,
-    )
-
-
-def _error(means: CaseMeans, arm: str, data: Data) -> tuple[float, float] | None:
-    """t times the error of the mean, and the mean; None where nothing varies that could be measured."""
-    known = {case: value for case, value in means[arm].items() if value is not None}
-    error = cr2(list(known.values()), case_clusters(known, data.worlds))
+def _mean_span(cases: Mapping[str, float], data: Data) -> Span:
+    """The ends are None where nothing varies that could be measured."""
+    if not cases:
+        return Span()
+    mean = math.fsum(cases.values()) / len(cases)
+    error = cr2(list(cases.values()), case_clusters(cases, data.worlds))
     if error.se is None or error.df is None:
-        return None
-    return t_quantile(0.975, error.df) * error.se, math.fsum(known.values()) / len(known)
-
-
-def _plain_interval(means: CaseMeans, arm: str, data: Data) -> tuple[float | None, float | None]:
-    found = _error(means, arm, data)
-    return (None, None) if found is None else (max(found[1] - found[0], 0.0), found[1] + found[0])
-
-
-def _log_interval(means: CaseMeans, arm: str, data: Data) -> tuple[float | None, float | None]:
-    """Of the mean's logarithm, so that no cost falls below nothing."""
-    found = _error(means, arm, data)
-    if found is None or found[1] <= 0:
-        return None, None
-    factor = math.exp(min(found[0] / found[1], 50.0))
-    return found[1] / factor, found[1] * factor
+        return Span(value=mean)
+    half = t_quantile(0.975, error.df) * error.se
+    return Span(value=mean, low=max(mean - half, 0.0), high=mean + half)
 
 
 def paired(data: Data) -> list[Figure]:
@@ -179,7 +157,7 @@ def paired(data: Data) -> list[Figure]:
         both = [
             (case.partition(".")[2] if one_world else case, a, b)
             for case in data.worlds
-            if (a := means[baseline][case]) is not None and (b := means[arm][case]) is not None
+            if (a := means[baseline].get(case)) is not None and (b := means[arm].get(case)) is not None
         ]
         if arm == baseline or not both:
             continue
@@ -223,11 +201,6 @@ def latency(data: Data) -> Figure | None:
     )
     svg = plots.curves(lines, title=f"Latency by arm: {told}", x_axis="seconds", y_axis="share ended")
     return Figure(title="Latency", svg=svg, notes=notes)
-
-
-def _mean(cases: dict[str, float | None]) -> float | None:
-    known = [value for value in cases.values() if value is not None]
-    return math.fsum(known) / len(known) if known else None
 
 
 def _padded(limits: tuple[float, float]) -> tuple[float, float]:

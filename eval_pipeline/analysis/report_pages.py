@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from eval_pipeline.analysis.board import ArmRow
 from eval_pipeline.domain.world_diff import printable
 
 _TEMPLATES = Path(__file__).with_name("templates")
@@ -78,6 +79,16 @@ def span(low: float | None, high: float | None, digits: int = 3) -> str | Markup
     return MISSING if low is None or high is None else f"{number(low, digits)} to {number(high, digits)}"
 
 
+def percent(value: float | None) -> str | Markup:
+    return MISSING if value is None else f"{value:.0%}"
+
+
+def rank(arm: ArmRow) -> str | Markup:
+    if arm.rank_best is None or arm.rank_worst is None:
+        return MISSING
+    return str(arm.rank_best) if arm.rank_best == arm.rank_worst else f"{arm.rank_best}–{arm.rank_worst}"
+
+
 def p_value(value: float | None) -> str | Markup:
     return MISSING if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
@@ -104,6 +115,8 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "signed": signed,
     "usd": usd,
+    "percent": percent,
+    "rank": rank,
     "p_value": p_value,
     "moment": moment,
     "size": size,

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from eval_pipeline.analysis.leaderboard import Leaderboard
+from eval_pipeline.analysis import measures
+from eval_pipeline.analysis.board import Leaderboard
 from eval_pipeline.analysis.report_pages import number, p_value, signed
-from eval_pipeline.analysis.stats import Contrast, contrasts, score_range
 from eval_pipeline.analysis.tables import ScoredCell
 from eval_pipeline.domain.rubric import Criterion
 from eval_pipeline.store.ledger import ExperimentRow
 
 HEAT_STEPS = 10
-CaseMeans = dict[str, dict[str, float | None]]
-"""arm -> case -> mean of its known values; None without any"""
+CaseMeans = dict[str, dict[str, float]]
+"""arm -> case -> mean of its known values; a case without any is left out"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,7 @@ class Data:
 
     @classmethod
     def of(cls, experiment: ExperimentRow, board: Leaderboard, cells: Sequence[ScoredCell]) -> Data:
-        rubrics = [case.rubric for case in experiment.score.cases.values()]
-        return cls(experiment=experiment, board=board, cells=cells, span=score_range(experiment.score.policy, rubrics))
+        return cls(experiment=experiment, board=board, cells=cells, span=measures.span_of(experiment))
 
     @property
     def arms(self) -> list[str]:
@@ -68,18 +67,11 @@ class Data:
 
     @property
     def worlds(self) -> dict[str, str]:
-        return {case.name: case.world for case in self.experiment.run.cases}
+        return measures.worlds_of(self.experiment)
 
-    def case_means(self, value: str = "score") -> CaseMeans:
-        """value: score, cost_usd or latency_s."""
-        known: dict[str, dict[str, list[float]]] = {arm: {case: [] for case in self.worlds} for arm in self.arms}
-        for cell in self.cells:
-            if cell.valid and (found := getattr(cell, value)) is not None:
-                known[cell.key.arm][cell.key.case_name].append(float(found))
-        return {arm: {case: fmean(all_of) if all_of else None for case, all_of in of.items()} for arm, of in known.items()}
-
-    def contrasts(self) -> list[Contrast]:
-        return contrasts(self.case_means(), self.board.baseline, self.worlds, score_range=self.span)
+    def case_means(self, measure: measures.Measure = measures.score) -> CaseMeans:
+        of_arm = measures.by_arm(self.cells)
+        return {arm: measures.case_means(of_arm[arm], measure) for arm in self.arms}
 
     def shade(self, value: float | None) -> Shade:
         low, high = self.span
@@ -87,31 +79,25 @@ class Data:
         return Shade(value=value, step=step)
 
 
-def headline(data: Data, family: Sequence[Contrast]) -> list[str]:
+def headline(data: Data) -> list[str]:
     """Sentences. Without coverage none of them ranks an arm."""
     board = data.board
-    if board.status != "final":
-        return [f"This result is provisional: {'; '.join(board.reasons)}. Arms are not ranked."]
+    if board.status != "final" or board.unranked:
+        why = "; ".join(dict.fromkeys([*board.reasons, *board.unranked]))
+        return [f"{'This result is provisional' if board.reasons else 'Arms are not ranked'}: {why}."]
     best = max((arm for arm in board.arms if arm.score is not None), key=lambda arm: arm.score or 0.0, default=None)
     if best is None:
         return ["No cell has a score."]
     interval = "" if best.ci_low is None else f" (95% CI {number(best.ci_low)} to {number(best.ci_high)})"
-    alone = len(board.arms) == 1
-    said = [
-        f"{best.arm} has {'a' if alone else 'the highest'} mean score{'' if alone else ','} of {number(best.score)}{interval}."
-    ]
-    if not family:
-        return said
-    sure = [one for one in family if one.significant]
-    said += [f"{one.b} differs from {one.a} by {signed(one.difference.diff)} (p {_is(one.p_holm)} after Holm)." for one in sure]
-    if not sure:
-        against = f"from the baseline {board.baseline}" if board.baseline else "from another"
-        known = any(one.p_holm is not None for one in family)
-        said.append(
-            f"No arm differs significantly {against} (5%, Holm)."
-            if known
-            else f"Whether an arm differs {against} can't be told: all cases are of one world."
-        )
+    which = "has a mean score" if len(board.arms) == 1 else "has the highest mean score,"
+    said = [f"{best.arm} {which} of {number(best.score)}{interval}."]
+    sure = [one for one in board.comparisons if one.significant]
+    said += [f"{one.b} differs from {one.a} by {signed(one.diff)} (p {_is(one.p_holm)} after Holm)." for one in sure]
+    against = f"from the baseline {board.baseline}" if board.baseline else "from another"
+    if board.comparisons and not sure:
+        known = any(one.p_holm is not None for one in board.comparisons)
+        unknown = f"Whether an arm differs {against} can't be told: all cases are of one world."
+        said.append(f"No arm differs significantly {against} (5%, Holm)." if known else unknown)
     return said
 
 
@@ -128,7 +114,7 @@ def heat(data: Data) -> dict[str, list[HeatRow]]:
     means = data.case_means()
     rows: dict[str, list[HeatRow]] = defaultdict(list)
     for case in data.experiment.run.cases:
-        fields = [HeatField(mean=data.shade(means[arm][case.name]), cells=by_case[case.name, arm]) for arm in data.arms]
+        fields = [HeatField(mean=data.shade(means[arm].get(case.name)), cells=by_case[case.name, arm]) for arm in data.arms]
         rows[case.world].append(HeatRow(case=case.case, fields=fields))
     return dict(rows)
 

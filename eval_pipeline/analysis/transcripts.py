@@ -102,7 +102,7 @@ def _parts(event: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield key if key in ("error", "arguments") else "", _plain(event[key])
     rest = {key: value for key, value in event.items() if key not in _KNOWN and value is not None}
     if rest:
-        yield "more", json.dumps(rest, ensure_ascii=False, indent=1)
+        yield f"more: {', '.join(rest)}"[:120], json.dumps(rest, ensure_ascii=False, indent=1)
 
 
 def _plain(value: Any) -> str:

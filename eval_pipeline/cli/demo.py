@@ -50,5 +50,6 @@ def command(settings: Settings, timeout_s: float | None, as_json: bool) -> int:
     note(f"\ntook {time.monotonic() - started:.1f} s. Look closer:")
     note(f"  .venv/bin/evals experiment cells {experiment.id}")
     note(f"  .venv/bin/evals cell show {planned.run.cell_keys()[0]}")
+    note(f"  .venv/bin/evals report {experiment.id}")
     note("  .venv/bin/evals up        the Dagster UI at http://127.0.0.1:3000 (Ctrl-C stops it)")
     return 0 if board.n_open == 0 else 1

@@ -77,6 +77,8 @@ def report(
             loud(str(alarm))
     if asked.moved and failure is None:
         note(asked.moved)
+    if watched and watched.ended and tally.n_done:
+        note(f"all of it as pages for a browser: evals report {row.id}")
     emit(data, as_json, people, None if failure is None else _with_moved(failure, asked.moved, first=not tally.n_done))
     return 0 if failure is None else 3 if failure.code == "budget_exceeded" else 1
 

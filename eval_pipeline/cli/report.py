@@ -18,15 +18,18 @@ _SAY_EVERY = 100
     type=click.Path(path_type=Path, file_okay=False),
     help="The folder to write; reports/EXPERIMENT of the state directory when not given.",
 )
+@click.option(
+    "--publish", metavar="S3_URL", help="Upload it, too: s3://bucket/prefix. Who may read it there is the bucket's matter."
+)
 @json_option
 @with_settings
-def command(settings: Settings, name: str, output: Path | None, as_json: bool) -> None:
+def command(settings: Settings, name: str, output: Path | None, publish: str | None, as_json: bool) -> None:
     """The whole result as pages for a browser: index.html with tables and plots, and a page a cell. They need no network.
 
     NAME is an experiment's id, or its name for the newest of that name. A report that is there already is replaced.
     """
     from eval_pipeline.analysis.report import report_folder, write_report
-    from eval_pipeline.store.artifacts import open_store
+    from eval_pipeline.store.artifacts import open_store, publish_pages
     from eval_pipeline.store.records import read_records
 
     def say(done: int, of: int) -> None:
@@ -37,5 +40,7 @@ def command(settings: Settings, name: str, output: Path | None, as_json: bool) -
         experiment = records.ledger.experiment(name)
         folder = output or report_folder(settings, experiment.id)
         report = write_report(records, open_store(settings), experiment, folder.absolute(), say)
-    data = {**asdict(report), "index": str(report.index)}
-    emit(data, as_json, lambda: click.echo(f"{report.experiment} ({report.status}): {report.n_cells} cells\n{report.index}"))
+    published = None if publish is None else publish_pages(report.index.parent, publish)
+    data = {**asdict(report), "index": str(report.index), "published": published}
+    places = "\n".join(filter(None, [str(report.index), published]))
+    emit(data, as_json, lambda: click.echo(f"{report.experiment} ({report.status}): {report.n_cells} cells\n{places}"))

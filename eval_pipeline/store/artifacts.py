@@ -110,6 +110,20 @@ def open_quarantine(settings: Settings) -> ArtifactStore:
     return open_store(replace(settings, artifacts_url=f"{settings.artifacts_url.rstrip('/')}/quarantine"))
 
 
+def publish_pages(folder: Path, url: str) -> str:
+    """Upload the HTML files below `folder` to `s3://bucket[/prefix]`; returns the address of its `index.html`.
+
+    Raises SpecError for any other address, and StoreError.
+    """
+    scheme, _, place = url.partition("://")
+    bucket, _, prefix = place.partition("/")
+    if scheme != "s3" or not bucket:
+        raise SpecError(f"pages can't be published to {url!r}", hint="write s3://bucket or s3://bucket/prefix")
+    from eval_pipeline.store.artifacts_s3 import upload_pages  # boto3 takes a quarter second to import
+
+    return upload_pages(folder, bucket, prefix)
+
+
 class LocalArtifacts:
     """`<directory>/<2 hex>/<digest>`; unfinished files are under `<directory>/tmp`."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from eval_pipeline.store.artifacts import Artifact, Stored, check_digest, descri
 
 _RETRIES = {"mode": "standard", "total_max_attempts": 6}
 _YOUNG_S = 3600.0
+_AT_ONCE = 8
 _ABSENT = ("404", "NoSuchKey", "NotFound")
 
 
@@ -129,11 +131,8 @@ class S3Artifacts:
 
     @contextmanager
     def _errors(self, what: str) -> Generator[None]:
-        try:
+        with _s3_errors(f"{what} in {self._place}", "EVALS_ARTIFACTS_URL"):
             yield
-        except (ClientError, BotoCoreError, Boto3Error) as error:
-            hint = "check EVALS_ARTIFACTS_URL, the bucket's permissions, and the AWS_* environment or profile"
-            raise StoreError(f"{what} in {self._place}: {error}", hint=hint) from error
 
 
 class _Body:
@@ -151,6 +150,37 @@ class _Body:
 
     def close(self) -> None:
         self._body.close()
+
+
+@contextmanager
+def _s3_errors(what: str, named_by: str) -> Generator[None]:
+    try:
+        yield
+    except (ClientError, BotoCoreError, Boto3Error) as error:
+        hint = f"check {named_by}, the bucket's permissions, and the AWS_* environment or profile"
+        raise StoreError(f"{what}: {error}", hint=hint) from error
+
+
+def upload_pages(folder: Path, bucket: str, prefix: str) -> str:
+    """The HTML files below `folder`, under their names below the prefix; `index.html` last, so that it leads to nothing that is not
+    there yet. What was there under other names stays. Returns the address of the index. Raises StoreError."""
+    client: Any = boto3.client("s3", config=Config(retries=_RETRIES, max_pool_connections=_AT_ONCE))
+    kind = {"ContentType": "text/html; charset=utf-8", "CacheControl": "no-cache"}
+
+    def key(path: Path) -> str:
+        name = path.relative_to(folder).as_posix()
+        return f"{prefix.strip('/')}/{name}".lstrip("/")
+
+    def put(path: Path) -> None:
+        with storage_errors(f"{path} can't be read"):
+            client.upload_file(str(path), bucket, key(path), ExtraArgs=kind)
+
+    index = folder / "index.html"
+    with _s3_errors(f"the pages can't be stored in s3://{bucket}/{prefix}", "the address"), ThreadPoolExecutor(_AT_ONCE) as pool:
+        for _ in pool.map(put, (path for path in sorted(folder.rglob("*.html")) if path != index)):
+            pass
+        put(index)
+    return f"s3://{bucket}/{key(index)}"
 
 
 def _code(error: ClientError) -> str:

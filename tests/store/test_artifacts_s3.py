@@ -21,9 +21,9 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from eval_pipeline.errors import StoreError
+from eval_pipeline.errors import SpecError, StoreError
 from eval_pipeline.settings import Settings
-from eval_pipeline.store.artifacts import Artifact, ArtifactStore, open_store
+from eval_pipeline.store.artifacts import Artifact, ArtifactStore, open_store, publish_pages
 from eval_pipeline.store.artifacts_s3 import S3Artifacts
 
 pytestmark = pytest.mark.slow
@@ -275,3 +275,35 @@ def test_an_old_artifact_that_is_put_again_is_young(bucket: str, monkeypatch: py
     assert "put-again" in _client().head_object(Bucket=bucket, Key=key)["Metadata"], "copied onto itself"
     with store.open(digest) as stream:
         assert stream.read() == b"one"
+
+
+@pytest.mark.parametrize("prefix", ["", "/team/reports/"])
+def test_pages_are_published_under_their_names_and_the_index_last(bucket: str, tmp_path: Path, prefix: str) -> None:
+    (tmp_path / "cells").mkdir()
+    pages = {"index.html": "<p>é", **{f"cells/{n}.html": f"<p>{n}" for n in range(20)}}
+    for name, text in pages.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "notes.txt").write_text("no page")
+    index = publish_pages(tmp_path, f"s3://{bucket}{prefix}")
+    below = prefix.strip("/") + "/" if prefix else ""
+    assert index == f"s3://{bucket}/{below}index.html"
+    found = {key.removeprefix(below): _client().get_object(Bucket=bucket, Key=key) for key in _keys(bucket)}
+    assert {name: one["Body"].read().decode() for name, one in found.items()} == pages
+    assert {one["ContentType"] for one in found.values()} == {"text/html; charset=utf-8"}
+
+
+def test_an_index_is_not_published_without_its_pages(bucket: str, tmp_path: Path) -> None:
+    (tmp_path / "a.html").symlink_to(tmp_path / "gone")
+    (tmp_path / "index.html").write_text("index")
+    with pytest.raises(StoreError, match="can't be read"):
+        publish_pages(tmp_path, f"s3://{bucket}/x")
+    assert _keys(bucket) == []
+    (tmp_path / "a.html").unlink()
+    with pytest.raises(StoreError, match="NoSuchBucket"):
+        publish_pages(tmp_path, "s3://no-such-bucket")
+
+
+@pytest.mark.parametrize("url", ["file:///tmp/x", "s3://", "bucket", "https://bucket"])
+def test_pages_are_published_to_s3_alone(tmp_path: Path, url: str) -> None:
+    with pytest.raises(SpecError, match="can't be published"):
+        publish_pages(tmp_path, url)
