@@ -59,6 +59,7 @@ def test_every_asset_says_what_it_is_and_whose() -> None:
         "cell_results",
         "scored_table",
         "leaderboard",
+        "report",
     }
     for key in keys:
         node = graph.get(key)
@@ -69,7 +70,15 @@ def test_every_asset_says_what_it_is_and_whose() -> None:
 def test_every_job_says_what_it_does() -> None:
     from eval_pipeline.definitions import defs
 
-    for name in ("snapshot_worlds", "sync_secrets", "build_app_image", "run_cells", "rerun_failed_cells", "score_experiment"):
+    for name in (
+        "snapshot_worlds",
+        "sync_secrets",
+        "build_app_image",
+        "run_cells",
+        "rerun_failed_cells",
+        "score_experiment",
+        "report_experiment",
+    ):
         assert defs.resolve_job_def(name).description, name
 
 
