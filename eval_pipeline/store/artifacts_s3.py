@@ -164,7 +164,7 @@ def _s3_errors(what: str, named_by: str) -> Generator[None]:
 def upload_pages(folder: Path, bucket: str, prefix: str) -> str:
     """The HTML files below `folder`, under their names below the prefix; `index.html` last, so that it leads to nothing that is not
     there yet. What was there under other names stays. Returns the address of the index. Raises StoreError."""
-    client: Any = boto3.client("s3", config=Config(retries=_RETRIES, max_pool_connections=_AT_ONCE))
+    client = cast(Any, boto3.client("s3", config=Config(retries=_RETRIES, max_pool_connections=_AT_ONCE)))
     kind = {"ContentType": "text/html; charset=utf-8", "CacheControl": "no-cache"}
 
     def key(path: Path) -> str:
