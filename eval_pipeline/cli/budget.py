@@ -64,17 +64,11 @@ def confirm(records: Records, locked: Locked, planned: Plan, *, yes: bool) -> No
     """Ask before much is spent. Raises SpecError where nobody can be asked, click.Abort when the answer is no."""
     import sys
 
-    from eval_pipeline.errors import SpecError
-    from eval_pipeline.runner.planning import most_usd
+    from eval_pipeline.runner.planning import to_confirm
 
-    n_new = planned.n_cells - planned.n_done - len(planned.adopted)
-    above, most = records.spending.month().confirm_above_usd, most_usd(planned, locked.spec.budget)
-    if yes or above is None or most is None or most <= above or not n_new:
+    error = None if yes else to_confirm(records, locked, planned)
+    if error is None:
         return
-    text = f"{n_new} cells of {planned.run.experiment_id} may cost {most:.2f} USD"
     if not sys.stdin.isatty():
-        raise SpecError(
-            f"{text}, and a run above {above:f} USD must be confirmed",
-            hint="say so with --yes, give it a smaller budget.cost_usd, or change the threshold: `evals budget --confirm-above USD`",
-        )
-    click.confirm(f"{text}. Run them?", abort=True, err=True)
+        raise error
+    click.confirm(f"{str(error).partition(', and ')[0]}. Run them?", abort=True, err=True)

@@ -190,7 +190,7 @@ def _power_lines(power: PowerAnalysis | None) -> list[str]:
     if power is None:
         return ["what would tell: unknown; that takes two shared cases at least"]
     trials = f"{power.trials_a:.3g}" + ("" if power.trials_a == power.trials_b else f" and {power.trials_b:.3g}")
-    design = f"{counted(power.n_cases, 'case', 'cases')} x {trials} trials"
+    design = f"{counted(power.n_cases, 'case', 'cases')} x {trials} {'trial' if trials == '1' else 'trials'}"
     lines = [f"{design} show a difference of {shown(power.detectable)} or more, {power.power:.0%} of the time"]
     return [*lines, *(f"  {needed_text(one, apart=power.spread.apart)}" for one in power.needed if one.cases is not None)]
 

@@ -12,7 +12,7 @@ import click
 
 from eval_pipeline.cli.compare import needed_text
 from eval_pipeline.cli.experiment_run import lock_file
-from eval_pipeline.cli.output import counted, emit, harmless, json_option, with_settings
+from eval_pipeline.cli.output import counted, emit, harmless, json_option, shown, with_settings
 from eval_pipeline.cli.progress import duration
 from eval_pipeline.settings import Settings
 
@@ -86,6 +86,7 @@ def _data(locked: Locked, planned: Plan) -> dict[str, Any]:
         "sandboxes": asdict(planned.sandboxes),
         "budget_usd": locked.spec.budget.cost_usd if locked.spec.budget else None,
         "budget": locked.spec.budget.model_dump() if locked.spec.budget else None,
+        "schedule": _schedule(locked),
         "notes": planned.notes,
     }
 
@@ -109,8 +110,21 @@ def _people(locked: Locked, planned: Plan, time: TimeEstimate, shows: Outlook | 
         click.echo(_time_line(time))
     for line in [] if shows is None else _outlook_lines(shows, planned.run.trials):
         click.echo(line)
+    if (schedule := _schedule(locked)) is not None:
+        click.echo(
+            f"scheduled: {schedule['cron']} ({schedule['timezone']}), next at {shown(schedule['next_due'])}; `evals up` starts it"
+        )
     for line in [*filter(None, [moved_since]), *planned.notes]:
         click.echo(f"note: {line}")
+
+
+def _schedule(locked: Locked) -> dict[str, Any] | None:
+    from datetime import UTC, datetime
+
+    from eval_pipeline.specs.schedule import next_due
+
+    schedule = locked.spec.schedule
+    return None if schedule is None else {**schedule.model_dump(), "next_due": next_due(schedule, datetime.now(UTC))}
 
 
 def _places(settings: Settings, records: Records, backend: str) -> int:

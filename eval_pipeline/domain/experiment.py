@@ -103,8 +103,18 @@ class JudgeSpec(Spec):
         return self.model.partition(":")[2]
 
 
+class ScheduleSpec(Spec):
+    """cron: minute, hour, day of the month, month, day of the week. timezone: UTC, or a name of the time zone database."""
+
+    cron: str
+    timezone: str = "UTC"
+
+
 class ExperimentSpec(Spec):
-    """`experiments/<name>.yaml`. budget: None means unlimited. limits: of every cell, where its case does not say otherwise."""
+    """`experiments/<name>.yaml`. budget: None means unlimited. limits: of every cell, where its case does not say otherwise.
+
+    schedule: when Dagster starts it, on its refs as they are then; no part of any lock. Cron's five fields alone are in UTC.
+    """
 
     name: Slug
     description: str | None = None
@@ -119,6 +129,12 @@ class ExperimentSpec(Spec):
     limits: Limits | None = None
     judge: JudgeSpec | None = None
     seed: int = 0
+    schedule: ScheduleSpec | None = None
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _cron_alone(cls, schedule: object) -> object:
+        return {"cron": schedule} if isinstance(schedule, str) else schedule
 
     @field_validator("arms")
     @classmethod

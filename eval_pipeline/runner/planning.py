@@ -152,6 +152,17 @@ def most_usd(planned: Plan, budget: Budget | None) -> Decimal | None:
     return min(bounds, default=planned.models.cost_usd)
 
 
+def to_confirm(records: Records, locked: Locked, planned: Plan) -> SpecError | None:
+    """What a run needs somebody's word for, as an error for where nobody can be asked; None: it may start."""
+    above, most = records.spending.month().confirm_above_usd, most_usd(planned, locked.spec.budget)
+    if above is None or most is None or most <= above or not planned.n_open:
+        return None
+    return SpecError(
+        f"{planned.n_open} cells of {planned.run.experiment_id} may cost {most:.2f} USD, and a run above {above:f} USD must be confirmed",
+        hint="say so with --yes, give it a smaller budget.cost_usd, or change the threshold: `evals budget --confirm-above USD`",
+    )
+
+
 def commit(locked: Locked, planned: Plan, records: Records, by: str | None = None) -> ExperimentRow:
     """Write the plan into the ledger; idempotent. Cells take the results that the plan found. by: who creates it."""
     budget = locked.spec.budget or Budget.model_construct()

@@ -17,6 +17,7 @@ from eval_pipeline.scoring.checks import validate_check
 from eval_pipeline.scoring.prices import PriceBook, PriceRow
 from eval_pipeline.specs import git
 from eval_pipeline.specs.check_files import with_files
+from eval_pipeline.specs.schedule import check_schedule
 from eval_pipeline.specs.unreadable import UnreadableCase, selects
 from eval_pipeline.specs.yaml_file import Location, YamlFile, parse_model
 
@@ -187,13 +188,20 @@ class Library:
         for path in (Path(argument), self.root / "experiments" / argument, self.root / "experiments" / f"{argument}.yaml"):
             if path.is_file():
                 return path
-        known = sorted(path.stem for path in (self.root / "experiments").glob("*.yaml"))
+        known = [path.stem for path in self.experiment_files()]
         raise NotFound(f"there is no experiment file {argument!r}", hint=_known("experiments", known))
 
     def experiment(self, path: Path) -> tuple[YamlFile, ExperimentSpec]:
         """With the file, for complaints about what it names."""
         file = self.file(path)
-        return file, parse_model(file, ExperimentSpec)
+        spec = parse_model(file, ExperimentSpec)
+        if spec.schedule is not None:
+            check_schedule(spec.schedule, file.where(("schedule",)))
+        return file, spec
+
+    def experiment_files(self) -> list[Path]:
+        """Those that have their place: of others nobody knows without being told."""
+        return sorted((self.root / "experiments").glob("*.yaml"))
 
     def _dataset_file(self, name: str) -> tuple[YamlFile, DatasetSpec]:
         path = self.root / "datasets" / f"{name}.yaml"

@@ -59,6 +59,9 @@ def test_two_arms_and_two_experiments(project: Project) -> None:
     assert planned["time"] == {"seconds": 0.0, "concurrency": 64, "at_most": False}  # all is done
     assumed = people(project, "experiment", "plan", "both", "--sd-within", "0.3", "--concurrency", "2")
     assert "4 cases x 1 trial can show a difference" in assumed and "(assumed, not measured" in assumed
+    project.experiment("both", arms=ARMS, seed=3, schedule="0 2 * * *")
+    scheduled = project.evals("experiment", "plan", "both")
+    assert scheduled["experiment"] == both and scheduled["schedule"]["next_due"].endswith("T02:00:00+00:00")
     both_ways = project.evals("experiment", "plan", "both", "--pilot", "both", "--sd-within", "0.3", check=False)
     assert both_ways["exit_code"] == 2 and "give one or the other" in both_ways["error"]["hint"]
 
