@@ -4,6 +4,8 @@ from typing import Any
 
 import click
 
+from eval_pipeline.cli.case_new import from_chat, new
+from eval_pipeline.cli.case_try import try_case
 from eval_pipeline.cli.output import count, emit, json_option, note, note_unreadable, table, unreadable, with_settings
 from eval_pipeline.domain.case import Case
 from eval_pipeline.settings import Settings
@@ -12,6 +14,10 @@ from eval_pipeline.settings import Settings
 @click.group()
 def command() -> None:
     """Cases: a prompt and its rubric, about one world. Named <world>.<case>."""
+
+
+for verb in (new, from_chat, try_case):
+    command.add_command(verb)
 
 
 @command.command("list")

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from eval_pipeline.analysis.diffs import diff_lines, summary_line
+from eval_pipeline.cli.cell_transcript import transcript
 from eval_pipeline.cli.output import emit, harmless, json_option, note, shown, starts_sandboxes, table, with_settings
 from eval_pipeline.settings import Settings
 
@@ -24,13 +25,30 @@ def command() -> None:
     """One cell: experiment/world.case/arm/trial."""
 
 
+command.add_command(transcript)
+
+
 @command.command("show")
 @click.argument("key")
 @json_option
 @with_settings
 def show(settings: Settings, key: str, as_json: bool) -> None:
     """Its result: answer, verdicts with reasons, usage, cost, attempts."""
-    with _cell(settings, key) as cell:
+    found = cell_data(settings, key)
+    emit(found.data, as_json, lambda: show_cell(found))
+
+
+@dataclass(frozen=True)
+class Shown:
+    cell: ScoredCell
+    answer: str | None
+    judged: JudgeSpend | None
+    data: dict[str, Any]
+
+
+def cell_data(settings: Settings, key: str) -> Shown:
+    """What `cell show` tells. Raises SpecError, NotFound."""
+    with stored_cell(settings, key) as cell:
         answer = _answer(settings, cell)
         judged = _judge_spend(settings, cell)
     data = {
@@ -65,7 +83,7 @@ def show(settings: Settings, key: str, as_json: bool) -> None:
         "secrets_found": cell.view.secrets_found,
         "attempts": [attempt.__dict__ for attempt in cell.view.attempts],
     }
-    emit(data, as_json, lambda: _show_people(cell, answer, judged))
+    return Shown(cell, answer, judged, data)
 
 
 def _judge_spend(settings: Settings, cell: ScoredCell) -> JudgeSpend | None:
@@ -75,7 +93,8 @@ def _judge_spend(settings: Settings, cell: ScoredCell) -> JudgeSpend | None:
         return records.judge_calls.spend(cell.key.experiment).get(str(cell.key))
 
 
-def _show_people(cell: ScoredCell, answer: str | None, judged: JudgeSpend | None) -> None:
+def show_cell(found: Shown) -> None:
+    cell, answer, judged = found.cell, found.answer, found.judged
     cost = None if cell.cost_usd is None else f"{cell.cost_usd:.6f}"
     click.echo(f"{cell.key}\n{cell.state}, {cell.view.outcome or 'no outcome yet'}; score {shown(cell.score)}", nl=False)
     click.echo(f" (between {shown(cell.lower)} and {shown(cell.upper)})" if cell.score is None else "", nl=False)
@@ -148,7 +167,7 @@ def logs(settings: Settings, key: str, transcript: bool, raw: bool, as_json: boo
     from eval_pipeline.cli.bundles import last_bytes, members, print_raw, print_text
 
     only = "out/transcript.jsonl" if transcript else "logs/"
-    with _cell(settings, key) as cell:
+    with stored_cell(settings, key) as cell:
         found = ((name, size, stream) for name, size, stream in members(settings, cell) if name.startswith(only))
         if as_json:
             kept = {name: (size, last_bytes(stream, _JSON_LOG_BYTES)) for name, size, stream in found}
@@ -196,7 +215,7 @@ def shell(settings: Settings, key: str, argv: tuple[str, ...], egress: bool, liv
 
     from eval_pipeline.runner.cell_shell import cell_shell
 
-    with _cell(settings, key) as cell:
+    with stored_cell(settings, key) as cell:
         where = cell.view.attempts[-1].sandbox if cell.view.attempts else None
         bundle = next(
             (a.bundle for a in [cell.counted, *reversed(cell.view.attempts)] if a is not None and a.bundle is not None), None
@@ -221,7 +240,7 @@ def files(settings: Settings, key: str, into: Path | None, as_json: bool) -> Non
     from eval_pipeline.cli.bundles import members, write_below
 
     rows: list[dict[str, Any]] = []
-    with _cell(settings, key) as cell:
+    with stored_cell(settings, key) as cell:
         for path, size, stream in members(settings, cell):
             if path.startswith("out/files/"):
                 name = path.removeprefix("out/files/")
@@ -243,7 +262,7 @@ def quarantine(settings: Settings, key: str, into: Path | None, as_json: bool) -
     from eval_pipeline.cli.bundles import write_below
     from eval_pipeline.store.artifacts import open_quarantine
 
-    with _cell(settings, key) as cell:
+    with stored_cell(settings, key) as cell:
         found: list[dict[str, Any]] = (cell.view.secrets_found or {}).get("quarantined", [])
     rows = [{"number": n, **one} for n, one in enumerate(found, 1)]
     for row in rows if into is not None else ():
@@ -265,7 +284,7 @@ def diff(settings: Settings, key: str, as_json: bool) -> None:
     from eval_pipeline.errors import NotFound
     from eval_pipeline.store.artifacts import open_store
 
-    with _cell(settings, key) as cell:
+    with stored_cell(settings, key) as cell:
         compared = _compared(cell)
     if compared is None:
         why = next((a.evidence["dump_error"] for a in reversed(cell.view.attempts) if "dump_error" in a.evidence), None)
@@ -283,7 +302,7 @@ def _compared(cell: ScoredCell) -> dict[str, Any] | None:
 
 
 @contextmanager
-def _cell(settings: Settings, key: str) -> Iterator[ScoredCell]:
+def stored_cell(settings: Settings, key: str) -> Iterator[ScoredCell]:
     from eval_pipeline.analysis.load import load_table
     from eval_pipeline.domain.ids import CellKey
     from eval_pipeline.errors import NotFound, SpecError

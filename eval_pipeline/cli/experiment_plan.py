@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 def plan_command(
     settings: Settings, file: str, fresh: bool, reuse: bool, as_json: bool, concurrency: int | None, **design: Any
 ) -> None:
-    """What `run` would do, cost, take and be able to show: cells, what is done already, limits, notes. Spends nothing.
+    """What `run` would do, cost, take and be able to show.
+
+    Cells, what is done already, limits, notes. Spends nothing.
 
     A difference between arms that can be shown depends on how scores vary: as in an earlier experiment (--pilot), else as assumed.
     """

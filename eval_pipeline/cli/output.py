@@ -42,14 +42,27 @@ class Failure:
     hint: str | None = None
 
 
-def emit(data: Any, as_json: bool, show: Callable[[], None], failure: Failure | None = None) -> None:
-    """`data` as the envelope, or `show` for people and the failure on stderr."""
+@dataclass(frozen=True)
+class NextPage:
+    """cursor: of what comes after this page; None: nothing does."""
+
+    cursor: str | None
+
+
+def emit(
+    data: Any, as_json: bool, show: Callable[[], None], failure: Failure | None = None, next_page: NextPage | None = None
+) -> None:
+    """`data` as the envelope, or `show` for people and the failure on stderr. next_page: of verbs that have pages."""
     if as_json:
         envelope = {"ok": failure is None, "data": data, "error": None if failure is None else asdict(failure)}
+        if next_page is not None:
+            envelope["next"] = next_page.cursor
         text = json.dumps(envelope, default=_plain, ensure_ascii=False)
         click.echo(text.encode("utf-8", "backslashreplace").decode())  # a lone surrogate's escape is JSON's own
         return
     show()
+    if next_page is not None and next_page.cursor is not None:
+        note(f"more: --cursor {next_page.cursor}")
     if failure is not None:
         _complain(failure.message, failure.hint)
 
