@@ -39,3 +39,7 @@ def test_snapshots_and_bundles_live_in_s3(state_dir: Path, bucket: str) -> None:
         stored = boto3.client("s3").list_objects_v2(Bucket="evals", Prefix="team/")["KeyCount"]
         assert stored >= 3  # the snapshot, the bundle, the scored table
         assert not (state_dir / "artifacts").exists()
+        published = project.evals("report", name, "--publish", f"{bucket}/report")["published"]
+        assert published == "s3://evals/team/report/index.html"
+        found = boto3.client("s3").list_objects_v2(Bucket="evals", Prefix="team/report/")["Contents"]
+        assert [one["Key"] for one in found] == ["team/report/cells/w.c.a.0.html", "team/report/index.html"]
