@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -153,5 +153,5 @@ def test_sql_takes_what_it_is_about_as_parameters() -> None:
         (builds_sql, "c.execute('select {}'.format(x))"),
     ],
 )
-def test_these_looks_see(look: object, code: str) -> None:
-    assert callable(look) and list(look(ast.parse(code))) != []
+def test_these_looks_see(look: Callable[[ast.Module], Iterable[object]], code: str) -> None:
+    assert list(look(ast.parse(code))) != []

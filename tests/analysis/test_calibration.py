@@ -77,7 +77,7 @@ def calibrated(found: Sequence[Drawn]) -> Any:
 
 def test_agreement_is_that_of_statsmodels_and_of_the_counts() -> None:
     found = calibrated(confusion(40, 7, 9, 44)).whole
-    expected = cohens_kappa(np.array([[44, 9], [7, 40]]))
+    expected: Any = cohens_kappa(np.array([[44, 9], [7, 40]]))
     assert found.kappa == pytest.approx(expected.kappa)
     assert (found.n, found.tpr, found.tnr, found.raw_agreement) == (100, 40 / 47, 44 / 53, 0.84)
     # each case one question, so the bootstrap's spread is about the large-sample error
@@ -119,7 +119,7 @@ def test_arms_are_held_against_each_other_by_fishers_test_and_holm() -> None:
     for tp, fn, fp, tn in counts.values():
         raw.append(fisher([[tp, fn], [int(total[0]) - tp, int(total[1]) - fn]]))
         raw.append(fisher([[tn, fp], [int(total[3]) - tn, int(total[2]) - fp]]))
-    expected = multipletests(raw, method="holm")[1]
+    expected: Any = multipletests(raw, method="holm")[1]
     assert [p for arm in found.arms for p in (arm.p_tpr, arm.p_tnr)] == pytest.approx(list(expected))
     assert [(arm.tpr, arm.tnr) for arm in found.arms] == [(tp / (tp + fn), tn / (tn + fp)) for tp, fn, fp, tn in counts.values()]
 

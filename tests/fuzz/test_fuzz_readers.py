@@ -331,11 +331,14 @@ READERS = [
 ]
 
 
+_SLOW_AND_LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example]
+
+
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name.replace(" ", "-"))
 def test_a_reader_answers_or_refuses(reader: Reader, request: pytest.FixtureRequest) -> None:
     thrown = 0
 
-    @settings(max_examples=reader.examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=reader.examples, deadline=None, suppress_health_check=_SLOW_AND_LARGE)
     @given(reader.given)
     def throw(what: Any) -> None:
         nonlocal thrown

@@ -253,7 +253,8 @@ def test_a_judge_is_calibrated_by_a_random_sample_of_its_verdicts(
     np.add.at(table, ([int(one) for one in said], [int(truth(row)) for row in rows]), 1)
     whole = found["calibration"]["whole"]
     assert (whole["n"], table.sum()) == (60, 60) and table[0, 1] > 0 < table[1, 0]
-    assert whole["kappa"] == pytest.approx(cohens_kappa(table).kappa)
+    expected: Any = cohens_kappa(table)
+    assert whole["kappa"] == pytest.approx(expected.kappa)
     assert (whole["tpr"], whole["tnr"]) == (table[1, 1] / table[:, 1].sum(), table[0, 0] / table[:, 0].sum())
     biases = found["calibration"]["biases"]
     assert (biases["judge_family"], set(biases["families"]), biases["position"]) == ("openai", {"openai", "other"}, None)

@@ -9,6 +9,7 @@ import fnmatch
 import json
 import os
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
