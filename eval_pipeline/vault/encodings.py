@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from urllib.parse import quote, quote_plus
+from xml.sax.saxutils import quoteattr
 
 BLOCK_CHARS = 126
 _RUN = re.compile(rb"[0-9A-Za-z]+")
-_RUN_MIN, _RUN_MAX = 4, 16
+_RUN_MIN, _RUN_MAX = 2, 16
 _PIECE = 8
 # Between two characters of base64, or two bytes in hex, where a line ends or a separator stands
 _WRAP = rb"(?:(?:\\{1,4}r|\r)?(?:\\{1,4}n|\n)[ \t>]{0,8})?"
@@ -105,6 +106,8 @@ def _character(char: str) -> _Unit:
     ]
     if char in _NAMED:
         ways.append(_NAMED[char])
+    if len(data) > 1 and ord(char) < 256:  # by its point, as Python and JavaScript write it
+        ways.append(rb"\\{1,4}" + _any_case(f"x{ord(char):02x}"))
     if char == "\n":
         ways += [rb"\r\n[ \t]{0,16}", rb"\n[ \t]{0,16}", rb"\\{1,4}r\\{1,4}n"]
     if char == " ":
@@ -138,6 +141,7 @@ def _spellings(text: str) -> set[bytes]:
             found.update((nested, nested.replace("/", "\\/")))
     found.update((html.escape(text), html.escape(text, quote=False), html.escape(text).replace("&#x27;", "&apos;")))
     found.add(text.replace("\n", "\r\n"))
+    found.update((quoteattr(text)[1:-1], quoteattr(text, {'"': "&quot;"})[1:-1]))
     return {_bytes(one) for one in found}
 
 

@@ -39,7 +39,8 @@ class _Formatter(logging.Formatter):
         self._redactor = redactor
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._redactor().text(super().format(record))
+        line = super().format(record)
+        return self._redactor().text(line)
 
 
 def log_redacted(state_dir: Path, style: str = LOG_FORMAT) -> None:

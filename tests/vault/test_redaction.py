@@ -66,6 +66,8 @@ def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
 
 @given(secret=secrets_of, name=st.sampled_from(sorted(SPELLINGS)), around=st.tuples(st.text(max_size=20), st.text(max_size=20)))
 @example(secret='!"$%&/()', name="xml attribute", around=("", ""))
+@example(secret="0!0!\n0!0!:", name="xml attribute", around=("", ""))
+@example(secret="0000000\x80", name="python", around=("", ""))
 @example(secret="\\\\\\\\\\\\\\\\", name="json in json", around=("", ""))
 def test_it_is_found_however_it_is_spelt(secret: str, name: str, around: tuple[str, str]) -> None:
     spelt = SPELLINGS[name](secret)
