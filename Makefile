@@ -8,7 +8,7 @@ PYTEST := $(BIN)/pytest -q
 # Asked before anything is installed; `make install` leaves it out
 ASKED  := preflight
 
-.PHONY: demo up install check format test test-all escape lock preflight packages dev
+.PHONY: demo up install check format test test-all escape audit lock preflight packages dev
 
 demo: $(VENV)/.runtime
 	$(BIN)/evals demo
@@ -41,6 +41,10 @@ test-all: dev packages
 # What an agent that wants out tries, on each backend, as a table
 escape: dev packages
 	@$(BIN)/python -m tests.escape
+
+# Known vulnerabilities of the locked packages; says so where nobody can be asked
+audit:
+	@$(PYTHON) .ci/audit
 
 preflight:
 	@$(PYTHON) eval_pipeline/sandbox/local/preflight.py $(if $(filter 1,$(EVALS_UNSAFE_NO_ISOLATION)),--unsafe-no-isolation)

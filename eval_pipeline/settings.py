@@ -64,6 +64,21 @@ class AwsSecretsSettings:
         return self.prefix is not None or bool(self.names)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SupplyChainSettings:
+    """min_age_days: of a package in an app's lock files. pypi_url, npm_url: where an index tells publish times as JSON, with {name} and
+    {version} in it; None: it is not asked.
+    """
+
+    min_age_days: float = 7.0
+    pypi_url: str | None = field(default=None, repr=False)
+    npm_url: str | None = field(default=None, repr=False)
+
+    @property
+    def indexes(self) -> dict[Literal["pypi", "npm"], str]:
+        return {**({"pypi": self.pypi_url} if self.pypi_url else {}), **({"npm": self.npm_url} if self.npm_url else {})}
+
+
 MIN_MEMORY_MIB = 256
 UNSAFE_VARIABLE = "EVALS_UNSAFE_NO_ISOLATION"
 
@@ -97,6 +112,7 @@ class Settings:
     modal: ModalSettings = ModalSettings()
     retention: RetentionSettings = RetentionSettings()
     judge: JudgeSettings = JudgeSettings()
+    supply_chain: SupplyChainSettings = SupplyChainSettings()
     openai_base_url: str = "https://api.openai.com/v1"
     anthropic_base_url: str = "https://api.anthropic.com"
 
@@ -131,8 +147,9 @@ def _project_root(start: Path) -> Path:
 
 def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
     """Read EVALS_USER, EVALS_STATE_DIR, EVALS_WORLDS_DIR, EVALS_POSTGRES_URL, EVALS_ARTIFACTS_URL, EVALS_SECRETS_FILE,
-    EVALS_SECRETS_AWS_PREFIX, EVALS_SECRETS_AWS_NAMES, EVALS_UNSAFE_NO_ISOLATION, EVALS_PERSIST, EVALS_PERSIST_MEMORY_MIB, EVALS_WEBHOOK_URL, EVALS_ARCHIVE_*, EVALS_JUDGE_TIMEOUT_S,
-    EVALS_OPENAI_BASE_URL, EVALS_ANTHROPIC_BASE_URL and EVALS_MODAL_*.
+    EVALS_SECRETS_AWS_PREFIX, EVALS_SECRETS_AWS_NAMES, EVALS_UNSAFE_NO_ISOLATION, EVALS_PERSIST, EVALS_PERSIST_MEMORY_MIB, EVALS_WEBHOOK_URL,
+    EVALS_ARCHIVE_*, EVALS_JUDGE_TIMEOUT_S, EVALS_OPENAI_BASE_URL, EVALS_ANTHROPIC_BASE_URL, EVALS_DEPENDENCY_AGE_DAYS, EVALS_PYPI_JSON_URL,
+    EVALS_NPM_JSON_URL and EVALS_MODAL_*.
 
     Paths default to `.evals` and `worlds_src` in the nearest folder above `cwd` that holds a `worlds_src`.
     EVALS_POSTGRES_EMBEDDED=1 marks the URL as our own embedded server's, exported for Dagster's sake (`dagster_environment`).
@@ -157,6 +174,11 @@ def load_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = N
             over=_count(env, "EVALS_ARCHIVE_OVER", 200),
             keep=_count(env, "EVALS_ARCHIVE_KEEP", 20),
             delete_after_days=_count(env, "EVALS_ARCHIVE_DELETE_DAYS", 0) if env.get("EVALS_ARCHIVE_DELETE_DAYS") else None,
+        ),
+        supply_chain=SupplyChainSettings(
+            min_age_days=_positive(env, "EVALS_DEPENDENCY_AGE_DAYS", "7", "a number of days"),
+            pypi_url=_index(env, "EVALS_PYPI_JSON_URL"),
+            npm_url=_index(env, "EVALS_NPM_JSON_URL"),
         ),
         judge=JudgeSettings(timeout_s=_positive(env, "EVALS_JUDGE_TIMEOUT_S", "120", "a number of seconds")),
         openai_base_url=_base_url(env, "EVALS_OPENAI_BASE_URL", Settings.openai_base_url),
@@ -230,6 +252,20 @@ def _base_url(env: Mapping[str, str], name: str, default: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or not url.isprintable():
         raise SpecError(f"{name} is {url!r}", hint=f"write an address like {default}, without credentials in it")
+    return url
+
+
+def _index(env: Mapping[str, str], name: str) -> str | None:
+    url = env.get(name) or None
+    if url is None:
+        return None
+    try:
+        url.format(name="n", version="v")
+        bad = not url.startswith(("https://", "http://")) or "{name}" not in url or not url.isprintable()
+    except (KeyError, IndexError, ValueError, AttributeError):
+        bad = True
+    if bad:
+        raise SpecError(f"{name} is no address with {{name}} in it", hint="write https://HOST/pypi/{name}/{version}/json")
     return url
 
 

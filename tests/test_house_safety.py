@@ -39,6 +39,7 @@ YAML |= {
 }
 # `exec` of a check that a case's author wrote; it runs inside a sandbox of its own
 CODE = {"scoring/check_driver.py"}
+SQL = {"execute", "exec_driver_sql", "executemany", "literal_column", "copy_expert"}
 # SQL that is put together from constants, where reading one line does not show it
 CHOSEN_SQL = {"store/artifact_refs.py": 1}
 
@@ -85,15 +86,11 @@ def trusts_yaml(tree: ast.AST) -> Iterator[str]:
 def builds_sql(tree: ast.AST) -> Iterator[str]:
     """Calls that take SQL as text, with text that is put together from what is known only when it runs."""
     for node in ast.walk(tree):
-        takes_sql = isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in (
-            "text",
-            "execute",
-            "exec_driver_sql",
-            "executemany",
-            "literal_column",
-            "copy_expert",
-        )
-        if takes_sql and isinstance(node, ast.Call) and node.args and _put_together(node.args[0]):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        name = ast.unparse(node.func)
+        takes_sql = name in ("sa.text", "sqlalchemy.text", "text") or name.split(".")[-1] in SQL
+        if takes_sql and _put_together(node.args[0]):
             yield ast.unparse(node)[:100]
 
 

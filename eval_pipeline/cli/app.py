@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.output import Failure, emit, harmless, json_option, note, starts_sandboxes, with_settings
+from eval_pipeline.cli.output import Failure, emit, harmless, json_option, note, starts_sandboxes, table, with_settings
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -39,6 +39,50 @@ def check(settings: Settings, ref: str | None, case_name: str | None, config: st
     data = {"ok": failed is None, "steps": [asdict(step) for step in steps]}
     emit(data, as_json, lambda: None if failed else click.echo("the app keeps what its manifest promises"), failure)
     return 0 if failed is None else 1
+
+
+@command.command("dependencies")
+@click.option("--ref", metavar="REF|WORKTREE", help="The app at this revision; its branch when it is not given.")
+@click.option("--check", "strict", is_flag=True, help="End with code 1 unless every package is known to be old enough.")
+@json_option
+@with_settings
+def dependencies(settings: Settings, ref: str | None, strict: bool, as_json: bool) -> int:
+    """The packages in the app's lock files, and how old each of them is.
+
+    The youngest come first. Publish times are from the lock file where it has them (uv.lock), else from an index that is set and can be reached.
+    """
+    from eval_pipeline.runner.app_dependencies import app_dependencies
+    from eval_pipeline.specs.library import Library
+
+    found = app_dependencies(settings, Library(settings.worlds_dir), ref)
+    rows = [
+        {
+            "package": one.package.name,
+            "version": one.package.version,
+            "ecosystem": one.package.ecosystem,
+            "age": str(one.age),
+            "age_days": None if one.age_days is None else round(one.age_days, 1),
+            "lock": one.package.lock,
+            "why": one.package.why,
+        }
+        for one in found.packages
+    ]
+    counts = {name: sum(row["age"] == name for row in rows) for name in ("ok", "young", "unknown")}
+    for why in found.unread.values():
+        note(f"warning: {harmless(why)}")
+    said = ", ".join(f"{count} {name}" for name, count in counts.items())
+    note(f"{len(rows)} packages in {len(found.locks)} lock files, at least {found.min_age_days:g} days old: {said}")
+    data = {"ref": found.ref, "commit": found.commit, "min_age_days": found.min_age_days, "lock_files": found.locks}
+    data |= {"unread": found.unread, "fine": found.fine, "counts": counts, "packages": rows}
+    hint = "what is unknown is not fine: uv.lock has publish times, and EVALS_PYPI_JSON_URL names an index that tells them"
+    failure = (
+        Failure("dependencies", f"not every package is known to be old enough: {said}", hint)
+        if strict and not found.fine
+        else None
+    )
+    columns = ["package", "version", "age", "age_days", "lock", "why"]
+    emit(data, as_json, lambda: table(columns, [[row[name] for name in columns] for row in rows], right=["age_days"]), failure)
+    return 1 if failure else 0
 
 
 async def _check(settings: Settings, ref: str | None, case_name: str | None, config: dict[str, Any]) -> list[Step]:

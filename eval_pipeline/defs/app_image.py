@@ -12,11 +12,14 @@ from eval_pipeline.defs.partitions import UNCHANGING
 from eval_pipeline.defs.resources import EvalsResource
 from eval_pipeline.defs.unfinished import unfinished_run
 from eval_pipeline.errors import EvalsError
+from eval_pipeline.runner.app_dependencies import app_dependencies
 from eval_pipeline.runner.app_image import BUILDING, HeadImage, build_image, image_status
 from eval_pipeline.runner.backends import build_locks
 from eval_pipeline.runner.notify import tell_stale_image
 from eval_pipeline.runner.services import Services
+from eval_pipeline.settings import Settings
 from eval_pipeline.specs.library import Library
+from eval_pipeline.vault.supply_chain import Age
 
 _WORDS = 2000
 
@@ -30,7 +33,12 @@ _WORDS = 2000
             "image_is_current",
             asset="app_image",
             description="The newest image is of the branch's head; else how far it is behind, and why.",
-        )
+        ),
+        dg.AssetCheckSpec(
+            "dependency_age",
+            asset="app_image",
+            description="Every package in the app's lock files is known to be old enough (EVALS_DEPENDENCY_AGE_DAYS).",
+        ),
     ],
 )
 def app_image(context: dg.AssetExecutionContext, evals: EvalsResource) -> Iterator[Any]:
@@ -44,6 +52,7 @@ def app_image(context: dg.AssetExecutionContext, evals: EvalsResource) -> Iterat
     with evals.services() as services:
         made, failed = asyncio.run(_build(services, library, backends))
         yield _check(services, library, backends, failed)
+        yield _dependency_age(services.settings, library)
     if failed:
         said = "; ".join(failed.values() if len(backends) == 1 else (f"{name}: {why}" for name, why in failed.items()))
         raise dg.Failure(f"no new image, the last good one stays in use: {said}", allow_retries=False)
@@ -88,6 +97,32 @@ def _check(services: Services, library: Library, backends: Sequence[str], failed
         passed, usable = passed and is_current, usable and bool(found.get("image_commit"))
     severity = dg.AssetCheckSeverity.WARN if usable else dg.AssetCheckSeverity.ERROR
     return dg.AssetCheckResult(check_name="image_is_current", passed=passed, severity=severity, metadata=metadata)
+
+
+def _dependency_age(settings: Settings, library: Library) -> dg.AssetCheckResult:
+    """Of the branch's head. What is unknown does not pass."""
+    show = {"show": dg.MetadataValue.md("`evals app dependencies`")}
+    try:
+        found = app_dependencies(settings, library)
+    except EvalsError as error:  # there is no branch to look at
+        status: dict[str, Any] = {"status": str(error), **show}
+        return dg.AssetCheckResult(
+            check_name="dependency_age", passed=False, severity=dg.AssetCheckSeverity.WARN, metadata=status
+        )
+    counts = {str(age): found.count(age) for age in Age}
+    young = ", ".join(f"{one.package.name} {one.package.version}" for one in found.packages if one.age is Age.YOUNG)
+    metadata: dict[str, Any] = {
+        "commit": found.commit,
+        "lock_files": ", ".join(found.locks) or "none",
+        "min_age_days": found.min_age_days,
+        **counts,
+        **({"too_young": young[:_WORDS]} if young else {}),
+        **({"unread": "; ".join(found.unread.values())[:_WORDS]} if found.unread else {}),
+        **show,
+    }
+    return dg.AssetCheckResult(
+        check_name="dependency_age", passed=found.fine, severity=dg.AssetCheckSeverity.WARN, metadata=metadata
+    )
 
 
 def _look(services: Services, library: Library) -> tuple[dict[str, Any], bool]:

@@ -142,3 +142,20 @@ class _held:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
+
+
+def test_what_the_head_depends_on_must_be_known_to_be_old_enough(built: Bench) -> None:
+    def looked() -> tuple[bool, dict[str, Any]]:
+        (found,) = [one for one in build(built).get_asset_check_evaluations() if one.check_name == "dependency_age"]
+        return found.passed, {name: value.value for name, value in found.metadata.items()}
+
+    built.project.agent(AGENT)
+    passed, said = looked()
+    assert (passed, said["lock_files"]) == (False, "none")
+    package = '[[package]]\nname = "a"\nversion = "1"\nsource = {{ registry = "r" }}\nwheels = [{{ url = "u"{time} }}]\n'
+    built.project.commit({"uv.lock": package.format(time=', upload-time = "2020-01-01T00:00:00Z"')})
+    passed, said = looked()
+    assert (passed, said["ok"], said["unknown"]) == (True, 1, 0)
+    built.project.commit({"uv.lock": package.format(time="")})
+    passed, said = looked()
+    assert (passed, said["ok"], said["unknown"]) == (False, 0, 1)

@@ -87,8 +87,9 @@ def test_checks_of_results_are_partitioned_by_experiment() -> None:
 
     graph = defs.resolve_asset_graph()
     checks = {key.name: graph.get(key) for key in graph.asset_check_keys}
-    assert set(checks) == {"completeness", "infra_rate", "leaked_sandboxes", "secret_age", "secret_rotation", "image_is_current"}
-    for name in ("secret_age", "secret_rotation", "image_is_current"):
+    of_no_experiment = ("secret_age", "secret_rotation", "image_is_current", "dependency_age")
+    assert set(checks) == {"completeness", "infra_rate", "leaked_sandboxes", *of_no_experiment}
+    for name in of_no_experiment:
         assert checks.pop(name).partitions_def is None
     for check in checks.values():
         assert isinstance(check.partitions_def, dg.DynamicPartitionsDefinition)
