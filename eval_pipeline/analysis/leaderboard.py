@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from eval_pipeline.analysis.arm_rows import arm_row
-from eval_pipeline.analysis.board import ArmRow, Leaderboard, Versions
+from eval_pipeline.analysis.board import ArmRow, Comparison, Leaderboard, Versions
 from eval_pipeline.analysis.measures import by_arm, span_of, worlds_of
 from eval_pipeline.analysis.origin import judged_by
 from eval_pipeline.analysis.ranking import gaps, ranked
@@ -17,26 +18,74 @@ from eval_pipeline.store.ledger import ExperimentRow
 
 RESAMPLES = 10_000
 
-__all__ = ["ArmRow", "Leaderboard", "leaderboard", "versions_of"]
+__all__ = ["ArmRow", "Ground", "Leaderboard", "leaderboard", "stand", "versions_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What arms in one table have in common. span: lowest and highest score. resamples: of the bootstrap for the front."""
+
+    worlds: Mapping[str, str]
+    span: tuple[float, float]
+    trials: int
+    baseline: str | None
+    resamples: int = RESAMPLES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stand:
+    """arms: in the order given. reasons: why the table is provisional; empty when it is final. The rest: see `Leaderboard`."""
+
+    arms: list[ArmRow]
+    comparisons: list[Comparison]
+    reasons: list[str]
+    unranked: list[str]
+    n_cases: int
+    n_common: int
+
+
+def stand(of_arm: Mapping[str, Sequence[ScoredCell]], models: Mapping[str, object], ground: Ground) -> Stand:
+    """of_arm: by the name that the arm has in the table, a cell for each that is planned. models: likewise, what each says it runs."""
+    worlds, span = ground.worlds, ground.span
+    summaries = experiment_summary(
+        (
+            (arm, cell.key.case_name, cell.key.trial, judged_status(cell), cell.score)
+            for arm, cells in of_arm.items()
+            for cell in cells
+        ),
+        worlds,
+        span,
+    )
+    rows = [arm_row(arm, cells, summaries[arm], ground.trials, worlds, models[arm]) for arm, cells in of_arm.items()]
+    placed = ranked(rows, of_arm, ground.baseline, worlds, span, ground.resamples)
+    return Stand(
+        arms=placed.arms,
+        comparisons=placed.comparisons,
+        reasons=list(dict.fromkeys([*provisional_reasons(summaries), *gaps(rows)])),
+        unranked=placed.unranked,
+        n_cases=placed.n_cases,
+        n_common=placed.n_common,
+    )
 
 
 def leaderboard(
     experiment: ExperimentRow, cells: Sequence[ScoredCell], leaked_sandboxes: int | None = None, resamples: int = RESAMPLES
 ) -> Leaderboard:
     """cells: one for each that is planned. resamples: of the bootstrap for the front."""
-    worlds, span, of_arm = worlds_of(experiment), span_of(experiment), by_arm(cells)
-    table = [(cell.key.arm, cell.key.case_name, cell.key.trial, judged_status(cell), cell.score) for cell in cells]
-    summaries = experiment_summary(table, worlds, span)
-    rows = [
-        arm_row(arm.name, of_arm[arm.name], summaries[arm.name], experiment.run.trials, worlds, arm.config.get("model"))
-        for arm in experiment.run.arms
-    ]
-    placed = ranked(rows, of_arm, experiment.baseline, worlds, span, resamples)
-    reasons = list(dict.fromkeys([*provisional_reasons(summaries), *gaps(rows)]))
+    found = by_arm(cells)
+    ground = Ground(
+        worlds=worlds_of(experiment),
+        span=span_of(experiment),
+        trials=experiment.run.trials,
+        baseline=experiment.baseline,
+        resamples=resamples,
+    )
+    arms = experiment.run.arms
+    placed = stand({arm.name: found[arm.name] for arm in arms}, {arm.name: arm.config.get("model") for arm in arms}, ground)
     return Leaderboard(
         experiment=experiment.id,
-        status="provisional" if reasons else "final",
-        reasons=reasons,
+        status="provisional" if placed.reasons else "final",
+        reasons=placed.reasons,
         policy=experiment.score.policy,
         baseline=experiment.baseline,
         arms=placed.arms,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -21,6 +21,7 @@ from eval_pipeline.settings import Settings
 if TYPE_CHECKING:
     from eval_pipeline.analysis.board import ArmRow, JudgeLine, Leaderboard
     from eval_pipeline.analysis.board_text import Grid
+    from eval_pipeline.analysis.slices import By, Slice
 
 _ARMS_ABREAST = 3
 
@@ -28,19 +29,31 @@ _ARMS_ABREAST = 3
 @click.command()
 @click.argument("name")
 @click.option("--wide", is_flag=True, help="Every number of each arm.")
+@click.option("--by", type=click.Choice(["world", "tag", "group"]), help="Scores of each world, tag or group of criteria.")
 @json_option
 @with_settings
-def command(settings: Settings, name: str, wide: bool, as_json: bool) -> None:
+def command(settings: Settings, name: str, wide: bool, by: By | None, as_json: bool) -> None:
     """Arms side by side: ranks, score with its interval, pass rate, cost, latency, comparisons, and what is missing.
 
     NAME is an experiment's id, or its name for the newest of that name.
     """
-    from eval_pipeline.analysis.load import load_leaderboard
+    from eval_pipeline.analysis.load import load_leaderboard, load_table
+    from eval_pipeline.analysis.slices import slices
     from eval_pipeline.store.records import read_records
 
     with read_records(settings) as records:
-        board = load_leaderboard(records, records.ledger.experiment(name))
-    emit(board.as_data(), as_json, lambda: show(board, wide=wide))
+        experiment = records.ledger.experiment(name)
+        board = load_leaderboard(records, experiment)
+        parts = None if by is None else slices(experiment, load_table(records, experiment), by)
+    sliced = {} if parts is None else {"by": by, "slices": [part.as_data() for part in parts]}
+
+    def people() -> None:
+        show(board, wide=wide)
+        if by is not None and parts is not None:
+            click.echo()
+            show_slices(by, parts, board.baseline)
+
+    emit(board.as_data() | sliced, as_json, people)
 
 
 def show(board: Leaderboard, *, wide: bool = False) -> None:
@@ -66,6 +79,17 @@ def show(board: Leaderboard, *, wide: bool = False) -> None:
         click.echo(line)
     if not wide:
         click.echo("more of each arm: --wide")
+
+
+def show_slices(by: By, parts: Sequence[Slice], baseline: str | None) -> None:
+    from eval_pipeline.analysis.slice_text import slice_grid
+
+    if not parts:
+        click.echo(f"no case has a {by}" if by != "group" else "no criterion has a group")
+        return
+    _grid(slice_grid(by, parts, baseline))
+    if by == "world":
+        click.echo("95% CI here is for new cases of the same world.")
 
 
 def _grid(grid: Grid) -> None:

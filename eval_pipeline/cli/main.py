@@ -34,6 +34,7 @@ NOUNS = {
     "artifact": ("artifact", "Stored artifacts: gc."),
     "sandbox": ("sandbox", "Sandboxes on this machine: list, reap."),
     "worker": ("worker", "Workers that take work off the engines: persist."),
+    "benchmark": ("benchmark", "Arms of many experiments in one table, over months: add, show, list, remove."),
     "export": ("exporting", "The scored table of an experiment, as Parquet, CSV or JSON."),
     "import": ("importing", "Import published benchmarks as worlds and cases."),
 }

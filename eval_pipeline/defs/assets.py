@@ -6,6 +6,7 @@ import dagster as dg
 from eval_pipeline.analysis.board import Leaderboard
 from eval_pipeline.analysis.board_text import NEW_CASES, comparison_grid, detail_grid, in_order, main_grid, standing
 from eval_pipeline.analysis.board_text import name as name_of
+from eval_pipeline.analysis.forest import forest_markdown
 from eval_pipeline.analysis.frame import column_types, encoded, scored_frame
 from eval_pipeline.analysis.load import load_leaderboard, load_table
 from eval_pipeline.analysis.tables import count_failures
@@ -132,6 +133,7 @@ def leaderboard(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.M
             "status": board.status,
             "reasons": dg.MetadataValue.json(board.reasons),
             "table": dg.MetadataValue.md(_board_markdown(board)),
+            "picture": dg.MetadataValue.md(forest_markdown(in_order(board))),
             "details": dg.MetadataValue.md(detail_grid(board).as_markdown()),
             "arms": _records_of(board),
             "board": dg.MetadataValue.json(board.as_data()),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from eval_pipeline.errors import NotFound
 from eval_pipeline.settings import Settings
+from eval_pipeline.store.benchmarks import Benchmarks
 from eval_pipeline.store.database import Database
 from eval_pipeline.store.judge_calls import JudgeCalls
 from eval_pipeline.store.leases import Leases
@@ -29,6 +30,10 @@ class Records:
     leases: Leases
     verdicts: Verdicts
     views: Views
+
+    @property
+    def benchmarks(self) -> Benchmarks:
+        return Benchmarks(self.database)
 
     @property
     def judge_calls(self) -> JudgeCalls:
