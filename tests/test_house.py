@@ -183,6 +183,7 @@ ENVIRONMENT = {
     "sandbox/modal_calls.py": "gives the Modal SDK what it reads from its environment",
     "gateway/client.py": "hands the gateway's process the few variables it needs",
     "environment/package_index.py": "asks pip and npm in the environment they are set up in",
+    "research/proposer.py": "hands a proposer's command what it needs of the environment, and nothing that leads to the ledger",
     "defs/home.py": "hands Dagster's processes the environment with DAGSTER_HOME",
     "defs/launcher.py": "sets DAGSTER_HOME in the engine's own process",
     "defs/resources.py": "reads the settings in Dagster's processes",

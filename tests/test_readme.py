@@ -16,6 +16,7 @@ from eval_pipeline.domain.case import CaseSpec
 from eval_pipeline.domain.cell import Outcome
 from eval_pipeline.domain.experiment import AppSpec, ExperimentSpec
 from eval_pipeline.domain.world import WorldSpec
+from eval_pipeline.research.goal import Goal
 from eval_pipeline.scoring.checks import validate_check
 
 ROOT = Path(__file__).parents[1]
@@ -82,7 +83,7 @@ def test_the_readme_stays_an_introduction_and_leads_to_every_page() -> None:
 
 
 def test_the_examples_are_valid() -> None:
-    models = {"title": WorldSpec, "prompt": CaseSpec, "image": AppManifest, "arms": ExperimentSpec, "repo": AppSpec}
+    models = {"title": WorldSpec, "prompt": CaseSpec, "image": AppManifest, "space": Goal, "arms": ExperimentSpec, "repo": AppSpec}
     seen: set[str] = set()
     for kind, text in BLOCKS:
         if kind == "yaml":

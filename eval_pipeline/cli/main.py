@@ -31,6 +31,7 @@ NOUNS = {
     "report": ("report", "The whole result as pages for a browser, with plots and a page a cell."),
     "image": ("image", "What cells stand on: list, status, build, warm, gc."),
     "secrets": ("secrets", "Secrets that apps declare: list, sync, policy. Never a value."),
+    "research": ("research", "Make an app better within a budget, and have it confirmed on worlds kept apart."),
     "artifact": ("artifact", "Stored artifacts: gc."),
     "sandbox": ("sandbox", "Sandboxes on this machine: list, reap."),
     "worker": ("worker", "Workers that take work off the engines: persist."),

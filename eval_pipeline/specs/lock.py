@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +44,17 @@ def lock_experiment(library: Library, path: Path) -> Locked:
     return lock_spec(library, *library.experiment(path))
 
 
-def lock_spec(library: Library, file: YamlFile, spec: ExperimentSpec) -> Locked:
-    """file: where the spec is from, for complaints."""
+def lock_spec(
+    library: Library,
+    file: YamlFile,
+    spec: ExperimentSpec,
+    arms_at: Sequence[Location] | None = None,
+    models: Set[str] = frozenset(),
+) -> Locked:
+    """file: where the spec is from, for complaints. arms_at: where each arm stands in it; None: in its list `arms`.
+
+    models: priced besides those that the arms name.
+    """
     with _placed(file, ("dataset",)):
         cases = library.dataset_cases(spec.dataset)
         for case in cases:
@@ -63,12 +72,11 @@ def lock_spec(library: Library, file: YamlFile, spec: ExperimentSpec) -> Locked:
             check_judge(spec.judge)
     repo = library.app_repo(app)
     worlds = sorted({case.world for case in cases})
-    arms = tuple(_locked_arm(repo, app.path, arm, file.where(("arms", index))) for index, arm in enumerate(spec.arms))
-    for index, arm in enumerate(arms):
-        with _placed(file, ("arms", index)):
-            refuse_misfits(f"arm {arm.name!r}", arm, spec.backend, [library.world(name).spec for name in worlds])
-            if spec.backend == "modal":
-                modal_plan.refuse(f"arm {arm.name!r}", arm.manifest.egress, arm.config.get("model"))
+    loaded = [library.world(name).spec for name in worlds]
+    arms: list[LockedArm] = []
+    for arm, place in zip(spec.arms, arms_at or [("arms", index) for index in range(len(spec.arms))], strict=True):
+        with _placed(file, place):
+            arms.append(lock_arm(repo, app.path, arm, spec.backend, loaded, file.where(place)))
     if spec.backend == "modal":
         for case in chosen:
             modal_plan.check_lifetime(f"the case {case.name}", modal_plan.lifetime_s(case.limits.wall_s))
@@ -81,7 +89,7 @@ def lock_spec(library: Library, file: YamlFile, spec: ExperimentSpec) -> Locked:
         trials=spec.trials,
         worlds={name: _world_digest(library, name) for name in worlds},
         cases=chosen,
-        arms=arms,
+        arms=tuple(arms),
     )
     score = ScoreLock(
         policy=spec.policy,
@@ -90,9 +98,20 @@ def lock_spec(library: Library, file: YamlFile, spec: ExperimentSpec) -> Locked:
             case.name: ScoredCase(rubric=case.spec.rubric, reference=case.spec.reference, tags=tuple(case.spec.tags))
             for case in cases
         },
-        prices=with_list_prices(library.prices(), _model_names(arms, spec.judge)).as_data(),
+        prices=with_list_prices(library.prices(), models | _model_names(arms, spec.judge)).as_data(),
     )
     return Locked(spec, run, score, repo, file.where(("budget", "cost_usd")))
+
+
+def lock_arm(
+    repo: Path, app_path: str, arm: ArmSpec, backend: str, worlds: Sequence[WorldSpec], where: str | None = None
+) -> LockedArm:
+    """The arm as it would run. Raises SpecError for one that could never start."""
+    locked = _locked_arm(repo, app_path, arm, where)
+    refuse_misfits(f"arm {arm.name!r}", locked, backend, worlds)
+    if backend == "modal":
+        modal_plan.refuse(f"arm {arm.name!r}", locked.manifest.egress, locked.config.get("model"))
+    return locked
 
 
 def _model_names(arms: Sequence[LockedArm], judge: JudgeSpec | None) -> set[str]:
@@ -136,7 +155,7 @@ def _refuse_unbounded(spec: ExperimentSpec, cases: Sequence[LockedCase], where: 
     )
 
 
-def _locked_arm(repo: Path, app_path: str, arm: ArmSpec, where: str) -> LockedArm:
+def _locked_arm(repo: Path, app_path: str, arm: ArmSpec, where: str | None) -> LockedArm:
     try:
         return _lock(repo, app_path, arm)
     except SpecError as error:

@@ -15,6 +15,7 @@ from eval_pipeline.store.leases import Leases
 from eval_pipeline.store.ledger import Ledger
 from eval_pipeline.store.liveness import end_dead_engines
 from eval_pipeline.store.postgres import embedded_server, restart_if_down
+from eval_pipeline.store.researches import Researches
 from eval_pipeline.store.reuse import Reuse
 from eval_pipeline.store.reviews import Reviews
 from eval_pipeline.store.scorings import Scorings
@@ -46,6 +47,10 @@ class Records:
     @property
     def reviews(self) -> Reviews:
         return Reviews(self.database)
+
+    @property
+    def researches(self) -> Researches:
+        return Researches(self.database)
 
     @property
     def scorings(self) -> Scorings:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, UUID
 
-from eval_pipeline.store import schema_base, schema_benchmarks, schema_reviews
+from eval_pipeline.store import schema_base, schema_benchmarks, schema_research, schema_reviews
 
 SCHEMA = schema_base.SCHEMA
 metadata = schema_base.metadata
 Time, Money, _now = schema_base.Time, schema_base.Money, schema_base.now
 benchmark_entries = schema_benchmarks.benchmark_entries
+researches, research_journal = schema_research.researches, schema_research.research_journal
+research_runs = schema_research.research_runs
 reviews, review_items, labels = schema_reviews.reviews, schema_reviews.review_items, schema_reviews.labels
 
 _limits = (

@@ -25,7 +25,7 @@ select e.id as experiment, e.created_by, sum(spent.usd) as committed_usd from (
 ) spent join evals.experiments e on e.id = spent.experiment_id
 where evals.month_of(spent.at) = evals.month_of(now()) group by e.id order by 3 desc, 1""")
 # Of an attempt that nobody ends, no more than its deadline and its engine's lease
-_WORKED = sa.text("""
+WORKED = sa.text("""
 select coalesce(extract(epoch from sum(upper(span) - lower(span))), 0)::double precision from unnest((
   select range_agg(tstzrange(a.created_at, greatest(a.created_at,
     coalesce(a.ended_at, least(clock_timestamp(), a.deadline_at, g.lease_until)))))
@@ -77,4 +77,4 @@ class Spending:
 
     def worked_s(self, experiment: str) -> float:
         """How long at least one attempt of it was under way."""
-        return self._database.run(lambda c: c.execute(_WORKED, {"experiment": experiment}).scalar_one())
+        return self._database.run(lambda c: c.execute(WORKED, {"experiment": experiment}).scalar_one())
