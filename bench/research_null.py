@@ -1,6 +1,7 @@
 """The whole loop where nothing has an effect: how often is a candidate accepted all the same? One JSON line.
 
-`python bench/research_null.py --seeds 20`. A seed is a research of its own, driven by the product's loop, search and tests; only the
+`python bench/research_null.py --seeds 20`; with `--effect 0.1` one of three styles is truly so much better, to see what is found then
+and how far dev (the champion's last dev difference) and the holdout (what would be published) are from the truth. A seed is a research of its own, driven by the product's loop, search and tests; only the
 cells are simulated: worlds that differ, cases that differ within them, trials that differ, and every config the same. A fifth of the
 candidates also loses cells, which must never help them. dev_gain_mean: of the best dev difference in each research, which is what
 would have been reported without a holdout. false_accepts counts researches with at least one accepted candidate.
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from eval_pipeline.research.decide import gain
 from eval_pipeline.research.goal import DecideRule, Metric, Range, Space, StopRule
 from eval_pipeline.research.journal import Half, Row, State
 from eval_pipeline.research.loop import Ground, Hands, Proposal, advance
@@ -26,9 +28,10 @@ BASELINE: dict[str, Any] = {"k": 4, "style": "brief", "t": 0.5}
 
 @dataclass(kw_only=True)
 class Simulated:
-    """effect: by how much a config is truly better, 0 for every one under the null."""
+    """effect: by how much the style `careful` is truly better."""
 
     seed: int
+    effect: float = 0.0
     worlds: int = 12
     cases: int = 3
     trials: int = 2
@@ -44,16 +47,17 @@ class Simulated:
         level = self._rng.normal(0.0, 0.1, count)
         self._level = {case: 0.55 + level[int(w[1:])] + self._rng.normal(0.0, 0.15) for case, w in self._world.items()}
 
-    def effect(self, config: dict[str, Any]) -> float:
-        return 0.0
+    @property
+    def ground(self) -> Ground:
+        rule = DecideRule(dev_alpha=self.dev_alpha)
+        return Ground(metric=Metric(), rule=rule, world=self._world, span={"score": (0.0, 1.0)})
 
     def run(self) -> State:
         state = State()
         state.apply(self._append("started", 0, {"arm": {"config": BASELINE}}))
-        ground = Ground(metric=Metric(), rule=DecideRule(dev_alpha=self.dev_alpha), world=self._world, span={"score": (0.0, 1.0)})
         rule = StopRule(patience=None, candidates=self.candidates)
         hands = Hands(append=self._append, measure=self._measure, propose=self._propose)
-        advance(state, ground, rule, hands)
+        advance(state, self.ground, rule, hands)
         return state
 
     def _append(self, kind: str, step: int, data: dict[str, Any]) -> Row:
@@ -69,7 +73,7 @@ class Simulated:
     def _measure(self, state: State, step: int, half: Half) -> dict[str, Any]:
         of_dev = {case for case, world in self._world.items() if int(world[1:]) < self.worlds}
         chosen = [case for case in self._world if (case in of_dev) == (half == "dev")]
-        better = self.effect(state.steps[step].arm["config"])
+        better = self.effect * (state.steps[step].arm["config"]["style"] == "careful")
         lost = self.lost if step % 5 == 0 else 0.0
         return {"columns": {"score": {case: [self._cell(case, better, lost) for _ in range(self.trials)] for case in chosen}}}
 
@@ -91,9 +95,27 @@ def null(seeds: int, first: int = 0) -> dict[str, Any]:
     return {"seeds": seeds, "false_accepts": accepts, "dev_gain_mean": round(float(np.mean(gains)), 4)}
 
 
+def real(seeds: int, first: int, effect: float) -> dict[str, Any]:
+    """dev_gain_mean, holdout_gain_mean: of the researches that accepted somebody, champion against the original baseline."""
+    dev, holdout, n_right = [], [], 0
+    for seed in range(first, first + seeds):
+        one = Simulated(seed=seed, effect=effect)
+        state = one.run()
+        base, champion = state.steps[0], state.incumbent
+        if champion.number and base.dev and base.holdout and champion.dev and champion.holdout:
+            n_right += champion.arm["config"]["style"] == "careful"
+            for gains, a, b in ((dev, base.dev, champion.dev), (holdout, base.holdout, champion.holdout)):
+                gains.append(gain(one.ground.metric, a, b, one.ground.world, one.ground.span).effect)
+    means = {"dev_gain_mean": dev, "holdout_gain_mean": holdout}
+    return {"seeds": seeds, "effect": effect, "accepts": len(dev), "true_accepts": n_right} | {
+        name: round(float(np.mean(gains)), 4) if gains else None for name, gains in means.items()
+    }
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--effect", type=float, default=0.0)
     given = parser.parse_args()
-    print(json.dumps(null(given.seeds, given.first)))
+    print(json.dumps(real(given.seeds, given.first, given.effect) if given.effect else null(given.seeds, given.first)))

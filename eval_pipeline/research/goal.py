@@ -122,7 +122,10 @@ class ProposerSpec(Spec):
 
 
 class SplitRule(Spec):
-    """holdout: worlds. Without it worlds are drawn by `seed`, until about `share` of the cases is kept apart."""
+    """holdout: worlds. Without it worlds are drawn by `seed`, until about `share` of the cases is kept apart.
+
+    Where a goal has none, what the cases say (`split: dev | holdout`) holds, and worlds are drawn if they say nothing.
+    """
 
     holdout: Annotated[tuple[Slug, ...], Field(min_length=1)] | None = None
     share: Annotated[float, Field(gt=0, lt=1)] = 0.5
@@ -155,7 +158,7 @@ class Goal(Spec):
     metric: Metric = Metric()
     space: Space
     proposer: ProposerSpec = ProposerSpec()
-    split: SplitRule = SplitRule()
+    split: SplitRule | None = None
     decide: DecideRule = DecideRule()
     stop: StopRule = StopRule()
     budget: Budget

@@ -83,7 +83,7 @@ class Lab:
             step=step,
             half=half,
             usd=sum(held, judges),
-            cells=sum(not self._begun(key, planned) for key in map(str, keys)),
+            cells=len(keys) - self._n_begun(planned, [str(key) for key in keys]),
             other_usd=self.other_usd(),
         )
         left = self.records.researches.reserve(self.row.id, asked, bounds_of(self.goal))
@@ -92,8 +92,13 @@ class Lab:
         cost_usd = None if left.cost_usd is None else float(left.cost_usd)
         return Budget.model_construct(cost_usd=cost_usd, cells=left.cells, wall_s=left.wall_s)  # nothing left is no mistake
 
-    def _begun(self, key: str, planned: Plan) -> bool:
-        return planned.resumes is not None and bool(self.records.views.cells(planned.resumes.id, [key])[0].attempts)
+    def _n_begun(self, planned: Plan, keys: Sequence[str]) -> int:
+        """Of the open cells: they count as begun already."""
+        return (
+            0
+            if planned.resumes is None
+            else sum(bool(cell.attempts) for cell in self.records.views.cells(planned.resumes.id, keys))
+        )
 
     def other_usd(self) -> Decimal:
         """What proposers say they have cost."""
@@ -107,6 +112,8 @@ class Lab:
             if not left and not unjudged:
                 return
             self.run(experiment)
+            if self.records.ledger.cancel_requested(experiment.id):
+                break
         self._complain(experiment)
 
     def _complain(self, experiment: ExperimentRow) -> None:

@@ -132,36 +132,39 @@ def _check_branch(repo: Path, branch: str, commit: str | None, where: str) -> No
         raise SpecError(f"the baseline's commit is no ancestor of the branch {branch!r}", where=where)
 
 
-def split_cases(library: Library, file: YamlFile, rule: SplitRule, cases: Sequence[Case]) -> dict[str, list[str]]:
-    """By whole worlds: as the cases say (`split`), else as the goal does. Raises SpecError where a side would be empty."""
+def split_cases(library: Library, file: YamlFile, rule: SplitRule | None, cases: Sequence[Case]) -> dict[str, list[str]]:
+    """By whole worlds: as the goal says, else as the cases do. Raises SpecError where a side would be empty."""
+    kept = _kept_apart(library, file, rule, cases)
+    split = {half: [case.name for case in cases if (case.world in kept) == (half == "holdout")] for half in ("dev", "holdout")}
+    if empty := [half for half, names in split.items() if not names]:
+        raise SpecError(
+            f"no case is left for {empty[0]}: the dataset has {len({case.world for case in cases})} world(s), and none is divided",
+            where=file.where(("split",)),
+            hint="a research needs two worlds at least, one to work on and one kept apart",
+        )
+    return split
+
+
+def _kept_apart(library: Library, file: YamlFile, rule: SplitRule | None, cases: Sequence[Case]) -> set[str]:
+    """The worlds of the holdout."""
     world = {case.name: case.world for case in cases}
-    said = _said(library, cases)
-    where = file.where(("split",))
-    if said:
-        if silent := sorted({case.world for case in cases} - set(said)):
-            raise SpecError(
-                f"some cases say dev or holdout, and none of the world {silent[0]!r} does",
-                where=where,
-                hint="write `split:` into one of its cases",
-            )
-        kept = {name for name, half in said.items() if half == "holdout"}
-    elif rule.holdout is not None:
+    if rule is not None and rule.holdout is not None:
         if unknown := sorted(set(rule.holdout) - set(world.values())):
             raise SpecError(
                 f"holdout: the dataset has no case of the world {unknown[0]!r}", where=file.where(("split", "holdout"))
             )
-        kept = set(rule.holdout)
-    else:
-        names = split_holdout(list(world), world, share=rule.share, seed=rule.seed).holdout
-        kept = {world[name] for name in names}
-    split = {half: [case.name for case in cases if (case.world in kept) == (half == "holdout")] for half in ("dev", "holdout")}
-    if empty := [half for half, names in split.items() if not names]:
+        return set(rule.holdout)
+    said = {} if rule is not None else _said(library, cases)
+    if silent := sorted(set(world.values()) - set(said)) if said else []:
         raise SpecError(
-            f"no case is left for {empty[0]}: the dataset has {len(set(world.values()))} world(s), and a world is never divided",
-            where=where,
-            hint="a research needs two worlds at least, one to work on and one kept apart",
+            f"some cases say dev or holdout, and none of the world {silent[0]!r} does",
+            where=file.where(("dataset",)),
+            hint="write `split: dev` or `split: holdout` into one of its cases, or `split: {holdout: [...]}` into the goal file",
         )
-    return split
+    if said:
+        return {name for name, half in said.items() if half == "holdout"}
+    drawn = rule or SplitRule()
+    return {world[name] for name in split_holdout(list(world), world, share=drawn.share, seed=drawn.seed).holdout}
 
 
 def _said(library: Library, cases: Sequence[Case]) -> dict[str, Any]:
@@ -175,5 +178,6 @@ def _said(library: Library, cases: Sequence[Case]) -> dict[str, Any]:
             raise SpecError(
                 f"{case.name} is for {half}, and another case of its world for {found[case.world]}: a world is never divided",
                 where=library.where(case, ("split",)),
+                hint="let the goal file say which worlds are kept apart: `split: {holdout: [...]}`",
             )
     return found

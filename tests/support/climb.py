@@ -9,10 +9,11 @@ from zlib import crc32
 from support.project import Project
 
 HOLDOUT = [f"h{n}" for n in range(7)]
-AGENT = """case $(cat "$EVALS_CASE") in
+AGENT = """echo started >> "$EVALS_OUTPUT/starts"
+case $(cat "$EVALS_CASE") in
   *'"skill": "good"'*) answer yes;;
   *'"skill": "half"'*) grep -q 'Answer c[01]' "$EVALS_CASE" && answer yes || answer no;;
-  *'"skill": "slow"'*) sleep 3; answer yes;;
+  *'"skill": "slow"'*) sleep 3; answer "yes, started $(grep -c started "$EVALS_OUTPUT/starts") time(s) as $(cat /proc/sys/kernel/random/uuid)";;
   *) answer no;;
 esac
 """
