@@ -109,9 +109,11 @@ def test_kill_9_of_driver_and_engine_costs_no_agent_its_run(project: Project) ->
         found = _runs(project, "killed-")
         return found and next((name for name in found if "-s1-dev-" in name and _running(project, name)), None)
 
-    slow = project.wait_for(running, timeout_s=120)
-    os.kill(driver.pid, signal.SIGKILL)
-    driver.communicate(timeout=30)
+    try:
+        slow = project.wait_for(running, timeout_s=300)
+    finally:
+        os.kill(driver.pid, signal.SIGKILL)
+        driver.communicate(timeout=30)
     project.kill_engines(slow)
     ran = research(project, "run", "killed", "--wait", "--yes")
     assert (ran["n_candidates"], ran["n_accepted"], ran["champion"]["config"]) == (1, 1, {"skill": "slow"})
@@ -139,11 +141,15 @@ def test_two_can_t_drive_one_research(project: Project) -> None:
     climb(project)
     goal(project, "alone", space={"config": {"skill": ["none", "slow"]}})
     first = project.start("research", "run", "alone", "--wait", "--yes")
-    project.wait_for(lambda: any(_running(project, name) for name in _runs(project, "alone-")), timeout_s=120)
-    second = research(project, "run", "alone", "--wait", "--yes", check=False)
+    try:
+        project.wait_for(lambda: any(_running(project, name) for name in _runs(project, "alone-")), timeout_s=300)
+        second = research(project, "run", "alone", "--wait", "--yes", check=False)
+        research(project, "stop", "alone", "--reason", "enough")
+        _, stderr = first.communicate(timeout=300)
+    finally:
+        first.kill()
+        first.communicate()
     assert (second["exit_code"], second["error"]["code"]) == (1, "fence_lost")
-    research(project, "stop", "alone", "--reason", "enough")
-    _, stderr = first.communicate(timeout=120)
     assert "stopped by request: enough" in stderr
     deadline = time.monotonic() + 60
     while (found := research(project, "status", "alone"))["state"] != "stopped" and time.monotonic() < deadline:

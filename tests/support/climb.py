@@ -13,7 +13,7 @@ AGENT = """echo started >> "$EVALS_OUTPUT/starts"
 case $(cat "$EVALS_CASE") in
   *'"skill": "good"'*) answer yes;;
   *'"skill": "half"'*) grep -q 'Answer c[01]' "$EVALS_CASE" && answer yes || answer no;;
-  *'"skill": "slow"'*) sleep 3; answer "yes, started $(grep -c started "$EVALS_OUTPUT/starts") time(s) as $(cat /proc/sys/kernel/random/uuid)";;
+  *'"skill": "slow"'*) sleep 15; answer "yes, started $(grep -c started "$EVALS_OUTPUT/starts") time(s) as $(cat /proc/sys/kernel/random/uuid)";;
   *) answer no;;
 esac
 """
@@ -45,5 +45,5 @@ def goal(project: Project, name: str, **more: Any) -> Path:
     return project.write(f"research/{name}.yaml", spec | more)
 
 
-def research(project: Project, *words: str, check: bool = True, timeout_s: float = 200) -> Any:
+def research(project: Project, *words: str, check: bool = True, timeout_s: float = 900) -> Any:
     return project.evals("research", *words, check=check, timeout_s=timeout_s)
