@@ -9,8 +9,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from eval_pipeline.analysis.frame import flat_row
 from eval_pipeline.analysis.load import load_table
-from eval_pipeline.analysis.tables import ScoredCell, flat_row
+from eval_pipeline.analysis.tables import ScoredCell
 from eval_pipeline.domain.canonical import canonical_json
 from eval_pipeline.domain.cell import CellState
 from eval_pipeline.domain.experiment import ArmSpec, Budget
