@@ -83,7 +83,14 @@ def test_the_readme_stays_an_introduction_and_leads_to_every_page() -> None:
 
 
 def test_the_examples_are_valid() -> None:
-    models = {"title": WorldSpec, "prompt": CaseSpec, "image": AppManifest, "space": Goal, "arms": ExperimentSpec, "repo": AppSpec}
+    models = {
+        "title": WorldSpec,
+        "prompt": CaseSpec,
+        "image": AppManifest,
+        "space": Goal,
+        "arms": ExperimentSpec,
+        "repo": AppSpec,
+    }
     seen: set[str] = set()
     for kind, text in BLOCKS:
         if kind == "yaml":
