@@ -41,9 +41,12 @@ class Values:
     @property
     def folder(self) -> Path:
         """Where the values are; made when absent."""
-        if _is_memory(MEMORY_ROOT):
-            return own_private(MEMORY_ROOT / f"evals-secrets-{self._tag}")
-        return own_private(own_private(self._home) / "values")
+        place = self._place
+        return own_private(place if place.parent == MEMORY_ROOT else own_private(self._home) / place.name)
+
+    @property
+    def _place(self) -> Path:
+        return MEMORY_ROOT / f"evals-secrets-{self._tag}" if _is_memory(MEMORY_ROOT) else self._home / "values"
 
     def put(self, name: str, value: str) -> str:
         """Keep the value and return its version; under `exclusive`."""
@@ -65,8 +68,13 @@ class Values:
         return value if hmac.compare_digest(_version(self._key(), name, value), version) else None
 
     def names(self) -> frozenset[str]:
-        """Of the files that are here: they change with what is held."""
-        return frozenset(name for path in self.folder.iterdir() if not (name := path.name).startswith("."))
+        """Of the files that are here: they change with what is held. Makes no folder: whoever only looks leaves nothing behind."""
+        try:
+            if self._place.lstat().st_uid != os.geteuid():  # nothing of ours is in there
+                return frozenset()
+            return frozenset(name for path in self._place.iterdir() if not (name := path.name).startswith("."))
+        except FileNotFoundError:
+            return frozenset()
 
     def held(self) -> dict[tuple[str, str], str]:
         """All that are kept here, by name and version."""

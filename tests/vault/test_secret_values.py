@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -84,3 +86,14 @@ def test_a_cut_key_is_refused(state_dir: Path) -> None:
     (state_dir / "secrets/key").write_bytes(b"short")
     with pytest.raises(InfrastructureError, match="holds 5 bytes"):
         values.put("A", "x")
+
+
+def test_who_only_looks_leaves_nothing_behind(state_dir: Path) -> None:
+    values = Values(state_dir)
+    assert values.names() == frozenset() and values.held() == {}
+    folder = f"evals-secrets-{hashlib.sha256(str(state_dir.resolve()).encode()).hexdigest()[:12]}"
+    assert not (Path("/dev/shm") / folder).exists() and list(state_dir.iterdir()) == []
+    with values.exclusive():
+        version = values.put("A", "value-of-a")
+    assert (values.names(), values.held()) == ({f"A.{version}"}, {("A", version): "value-of-a"})
+    shutil.rmtree(values.folder)
