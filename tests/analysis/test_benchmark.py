@@ -237,6 +237,7 @@ def test_the_commands(books: Books, database_url: str, state_dir: Any, monkeypat
     }
     assert data("list") == [{"benchmark": "law", "n_arms": 2}]
     assert [entry["arm"] for entry in data("show", "law")["entries"]] == ["base", "new"]
+    monkeypatch.setenv("COLUMNS", "120")
     shown = CliRunner().invoke(command, ["show", "law"], catch_exceptions=False).stdout
     assert "benchmark law (provisional)" in shown and "base (baseline)" in shown  # nothing was judged
     assert data("remove", "law", "x", "new")["removed"] == "new"
