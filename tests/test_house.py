@@ -291,4 +291,4 @@ def test_the_code_location_loads_and_says_the_same(state_dir: Path) -> None:
 def test_the_distribution_takes_what_is_no_python_along() -> None:
     """Files that the code reads are package data."""
     suffixes = {path.suffix for path in ROOT.rglob("*") if path.is_file() and "__pycache__" not in path.parts} - {".py", ".pyc"}
-    assert suffixes <= {".sh", ".mako", ".yaml", ".bpf", ".html", ".css"}
+    assert suffixes <= {".sh", ".mako", ".yaml", ".bpf", ".md", ".html", ".css"}
