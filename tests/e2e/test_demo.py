@@ -63,6 +63,9 @@ def test_the_model_is_reached_through_the_proxy_and_priced(project: Project) -> 
     assert shown["cost_usd"] > 0
     (arm,) = project.evals("leaderboard", name)["arms"]
     assert arm["stand_in"] is True and arm["cost_usd_mean"] == pytest.approx(shown["cost_usd"])
+    board, _ = project.start("leaderboard", name).communicate(timeout=60)
+    picture = (REPOSITORY / "README.md").read_text().partition("What it prints")[2].split("```")[1]
+    assert board.splitlines()[1].split() == picture.strip().splitlines()[1].split()
     folder = project.state_dir / "gateway"
     evidence = "\n".join(
         path.read_text() for path in folder.rglob("*") if path.is_file() and shown["attempts"][0]["sandbox"] in path.name
