@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -26,11 +25,11 @@ def main() -> int:
     rows: list[Row] = []
     if "local" in backends:
         with short_dir() as folder:
-            rows += asyncio.run(on_local(folder))
+            rows += on_local(folder)
     if "modal" in backends:
         with short_dir() as folder, short_dir() as served, loopback_modal(served) as server:
             os.environ.update(server.env)
-            rows += asyncio.run(on_modal(folder, server))
+            rows += on_modal(folder, server)
     print(table(rows))
     print(f"{sum(row.verdict is Verdict.NOT_SHOWN for row in rows)} attempts are not shown here and count for nothing")
     print(last_line(rows, backends))

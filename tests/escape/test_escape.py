@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from escape import escape_left, escape_network
-from escape.escape_all import on_modal
+from escape import escape_network
+from escape.escape_all import in_cells, in_sandboxes, on_modal_sandboxes
 from escape.escape_inside import ATTEMPTS
-from escape.escape_stage import attempts, local_kind, stage
+from escape.escape_stage import local_kind
 from escape.escape_table import PLATFORM, Row, Verdict, last_line, table
 from support.egress_attempts import PAST_THE_PROXY
 from support.modal_loopback import LoopbackModal
@@ -44,20 +44,33 @@ def refused(rows: Iterable[Row]) -> None:
         assert [what for what in vain if not what.startswith(NOT_EVERYWHERE)] == []
 
 
-async def test_on_this_machine(state_dir: Path) -> None:
-    async with stage(local_kind(state_dir), state_dir) as made:
-        rows = await attempts(made)
-        left = await escape_left.rows(made)
-    assert len(rows) == len({one.what for one in ATTEMPTS})
-    refused([*rows, *left])
+async def test_in_sandboxes_of_this_machine(state_dir: Path) -> None:
+    rows = await in_sandboxes(local_kind(state_dir), state_dir)
+    assert {one.what for one in ATTEMPTS} <= {row.what for row in rows}
+    refused(rows)
 
 
-async def test_on_modal_with_what_is_the_platforms_own_left_out(state_dir: Path, modal_server: LoopbackModal) -> None:
-    rows = await on_modal(state_dir, modal_server)
+async def test_in_sandboxes_of_modal_with_what_is_the_platforms_own_left_out(
+    state_dir: Path, modal_server: LoopbackModal
+) -> None:
+    rows = await on_modal_sandboxes(state_dir, modal_server)
     refused(rows)
     own = [row.what for row in rows if row.ended == PLATFORM]
     assert "IPv4 address, TCP" in own and "a file of the machine, by its path" in own
     assert sum(row.verdict is Verdict.REFUSED for row in rows) > 20
+
+
+def test_in_cells_of_an_experiment(state_dir: Path) -> None:
+    rows = in_cells(state_dir, "local", {})
+    refused(rows)
+    assert len(rows) == 8
+
+
+@pytest.mark.long
+def test_in_cells_on_modal(state_dir: Path, modal_server: LoopbackModal) -> None:
+    rows = in_cells(state_dir, "modal", {"EVALS_MODAL_APP": "escape-cells", "EVALS_MODAL_CREATES_PER_S": "50"})
+    refused(rows)
+    assert sum(row.verdict is Verdict.REFUSED for row in rows) == 6
 
 
 async def test_each_way_past_the_proxy_leads_somewhere_where_nothing_hinders_it(state_dir: Path) -> None:
