@@ -28,7 +28,10 @@ _UPGRADE_LOCK = 0x6576616C73  # "evals"
 
 
 class Database:
-    """Runs transactions. `on_outage` is called when Postgres does not answer, before each new try (it may restart a server)."""
+    """Runs transactions, and statements that are one each (on `steps`).
+
+    on_outage: called when Postgres does not answer, before each new try (it may restart a server).
+    """
 
     def __init__(
         self, url: str, *, pool_size: int = 8, patience_s: float = 5.0, on_outage: Callable[[], object] = lambda: None
@@ -36,9 +39,10 @@ class Database:
         self.url = url
         self._patience_s = patience_s
         self._on_outage = on_outage
-        self.engine = sa.create_engine(url, pool_size=pool_size, max_overflow=0, pool_pre_ping=False, pool_recycle=1800)
+        self.engine = _engine(url, pool_size)
         event.listen(self.engine, "connect", _release_when_paused)
-        self._steps = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        # A pool of its own: a connection whose mode is set back on its return asks the server, and is lost to the pool with it.
+        self.steps = _engine(url, pool_size, isolation_level="AUTOCOMMIT")
 
     def run(self, work: Callable[[sa.Connection], Result]) -> Result:
         """`work` in one transaction, repeated while Postgres is away, so it must be idempotent under its own commit.
@@ -56,7 +60,7 @@ class Database:
         """One statement, a transaction by itself; the first value it returns, None when it returns no row. Repeated as in `run`."""
 
         def once() -> Any:
-            with self._steps.connect() as connection:
+            with self.steps.connect() as connection:
                 return connection.execute(statement, values).scalar()
 
         return self._patiently(once)
@@ -113,6 +117,11 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
+        self.steps.dispose()
+
+
+def _engine(url: str, pool_size: int, **more: Any) -> sa.Engine:
+    return sa.create_engine(url, pool_size=pool_size, max_overflow=0, pool_pre_ping=False, pool_recycle=1800, **more)
 
 
 def _release_when_paused(connection: Any, _: object) -> None:

@@ -172,7 +172,7 @@ class Researches:
     @contextmanager
     def driving(self, research: str) -> Generator[bool]:
         """Whether this process alone drives it, for as long as the block lasts. Ends with the process, however that ends."""
-        connection = self._database.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        connection = self._database.steps.connect()
         try:
             lock = sa.text("select pg_try_advisory_lock(hashtextextended(:name, 0))")
             yield bool(connection.execute(lock, {"name": f"research {research}"}).scalar_one())

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 import time_machine
@@ -23,7 +24,7 @@ from eval_pipeline.store.records import open_records
 
 def follow(clock: Path) -> None:
     """This process' wall clock is ahead of the machine's by the seconds in the file; the monotonic clock stays."""
-    with time_machine.travel(time_machine.escape_hatch.time.time(), tick=True) as traveller:
+    with time_machine.travel(time.time(), tick=True) as traveller:
         while True:
             traveller.move_to(time_machine.escape_hatch.time.time() + int(clock.read_text()))
             threading.Event().wait(0.1)

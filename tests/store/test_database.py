@@ -11,6 +11,7 @@ from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import alembic.autogenerate
 import alembic.migration
@@ -249,6 +250,28 @@ def test_work_goes_on_when_postgres_is_killed_in_the_middle(state_dir: Path) -> 
         value = database.run(lambda c: c.execute(sa.select(limits.c.value).where(limits.c.name == "setups")).scalar_one())
         assert value == 9 or len(calls) == 1
         assert server_status(settings).pid not in (None, first)
+
+
+@pytest.mark.slow
+def test_a_session_that_ends_when_its_step_is_done_is_no_failure(state_dir: Path) -> None:
+    """Between the answer and the connection's return to its pool: nothing is raised, and the pool loses no place."""
+    settings = Settings(state_dir=state_dir, worlds_dir=state_dir)
+    with embedded_server(settings) as url, opened(url, on_outage=lambda: restart_if_down(settings)) as database:
+        killers: list[threading.Timer] = []
+
+        def end(_: Any, cursor: Any, *__: Any) -> None:
+            if killers:
+                return
+            session = cursor.connection.info.backend_pid
+            os.kill(session, signal.SIGSTOP)  # so that whatever is asked on the way back has been asked when it ends
+            killers.append(threading.Timer(0.5, os.kill, (session, signal.SIGKILL)))
+            killers[0].start()
+
+        assert database.step(sa.text("select 7"), {}) == 7  # the connection comes from its pool from here on
+        event.listen(database.steps, "after_cursor_execute", end)
+        assert [database.step(sa.text("select cast(:n as int)"), {"n": n}) for n in range(3)] == [0, 1, 2]
+        assert len(killers) == 1
+        assert database.steps.pool.checkedout() == 0  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @given(st.text() | st.none())
