@@ -7,6 +7,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Generator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,13 @@ def evals(runs: JudgedRuns) -> Evals:
     return Evals(runs)
 
 
+_test = count()
+
+
 def two_arms(runs: JudgedRuns, judge: LoopbackJudge, n_cases: int = 10, **more: Any) -> ExperimentRow:
-    """Every answer another bundle: no two cells share a question."""
-    answers = [f"{GOOD if n % 2 else 'Nothing.'} ({n})" for n in range(2 * n_cases)]
+    """Every answer another bundle: no two cells share a question, and none has a label that another test gave."""
+    mark = next(_test)
+    answers = [f"{GOOD if n % 2 else 'Nothing.'} In the test {mark} ({n})" for n in range(2 * n_cases)]
     spec = JudgeSpec(model="openai:gpt-test", base_url=judge.url)
     experiment = runs.experiment(spec, [LEASE, FUEL], answers, arms=ARMS, **more)
     runs.judge(experiment)
