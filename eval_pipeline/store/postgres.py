@@ -12,11 +12,12 @@ import fcntl
 import os
 import sys
 from collections.abc import Generator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg2
+import psycopg2.errors
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -117,7 +118,9 @@ def _create_database(directory: Path) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT FROM pg_database WHERE datname = %s", (DATABASE,))
             if cursor.rowcount == 0:
-                cursor.execute(f"CREATE DATABASE {DATABASE}")
+                # what a killed starter asked for may come true meanwhile
+                with suppress(psycopg2.errors.DuplicateDatabase, psycopg2.errors.UniqueViolation):
+                    cursor.execute(f"CREATE DATABASE {DATABASE}")
 
 
 def _url(directory: Path) -> str:
