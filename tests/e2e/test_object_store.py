@@ -7,7 +7,7 @@ from pathlib import Path
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
+from support.aws import aws_server, own_environment
 from support.places import short_dir
 from support.project import Project
 
@@ -15,16 +15,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Generator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-    for name, value in {**keys, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
-        monkeypatch.setenv(name, value)
-    boto3.client("s3").create_bucket(Bucket="evals")
-    yield "s3://evals/team"
-    server.stop()
+def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[str]:
+    own_environment(monkeypatch, tmp_path / "none")
+    with aws_server() as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        boto3.client("s3").create_bucket(Bucket="evals")
+        yield "s3://evals/team"
 
 
 def test_snapshots_and_bundles_live_in_s3(state_dir: Path, bucket: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
+from support.aws import aws_server, own_environment
 
 from eval_pipeline.errors import SpecError, StoreError
 from eval_pipeline.settings import Settings
@@ -31,24 +31,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def moto_url() -> Generator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with aws_server() as url:
+        yield url
 
 
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
     """Point boto3 at an endpoint, and away from this machine's own configuration."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "none"))
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    own_environment(monkeypatch, tmp_path / "none")
     return lambda url: monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
+from support.aws import aws_server, own_environment
 from support.places import short_dir
 from support.project import Project
 
@@ -46,11 +46,8 @@ class Relay:
 
 @pytest.fixture(scope="module")
 def moto_url() -> Generator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with aws_server() as url:
+        yield url
 
 
 @pytest.fixture
@@ -91,14 +88,7 @@ def relay(moto_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gen
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     state.url = f"http://127.0.0.1:{server.server_port}"
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "none"))
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    own_environment(monkeypatch, tmp_path / "none", region="eu-central-1")
     monkeypatch.setenv("AWS_ENDPOINT_URL_SECRETS_MANAGER", state.url)
     yield state
     server.shutdown()
