@@ -21,8 +21,9 @@ def load_table(records: Records, experiment: ExperimentRow, keys: Sequence[str] 
     return load_tables(records, experiment, keys).decided
 
 
-def load_leaderboard(records: Records, experiment: ExperimentRow) -> Leaderboard:
-    tables = load_tables(records, experiment)
+def load_leaderboard(records: Records, experiment: ExperimentRow, tables: Tables | None = None) -> Leaderboard:
+    """tables: of the whole experiment, where they have been read already."""
+    tables = tables or load_tables(records, experiment)
     board = leaderboard(experiment, tables.decided, records.views.leaked())
     return replace(board, judge=_judge_line(records, experiment, tables), alarms=alarms(records.database, experiment.id))
 

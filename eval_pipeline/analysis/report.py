@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eval_pipeline.analysis import plots, report_figures, report_tables
-from eval_pipeline.analysis.load import load_leaderboard, load_table
+from eval_pipeline.analysis.load import load_leaderboard
+from eval_pipeline.analysis.load_tables import load_tables
 from eval_pipeline.analysis.report_cells import page_name, write_cell
 from eval_pipeline.analysis.report_pages import page
 from eval_pipeline.analysis.report_tables import Data
@@ -50,7 +51,8 @@ def write_report(
     records: Records, store: ArtifactStore, experiment: ExperimentRow, folder: Path, on_cell: Callable[[int, int], None] = no_news
 ) -> Report:
     """`write_pages` of what the ledger has."""
-    data = Data.of(experiment, load_leaderboard(records, experiment), load_table(records, experiment))
+    tables = load_tables(records, experiment)
+    data = Data.of(experiment, load_leaderboard(records, experiment, tables), tables.decided)
     return write_pages(data, store, folder, on_cell)
 
 

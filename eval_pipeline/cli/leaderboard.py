@@ -37,14 +37,16 @@ def command(settings: Settings, name: str, wide: bool, by: By | None, as_json: b
 
     NAME is an experiment's id, or its name for the newest of that name.
     """
-    from eval_pipeline.analysis.load import load_leaderboard, load_table
+    from eval_pipeline.analysis.load import load_leaderboard
+    from eval_pipeline.analysis.load_tables import load_tables
     from eval_pipeline.analysis.slices import slices
     from eval_pipeline.store.records import read_records
 
     with read_records(settings) as records:
         experiment = records.ledger.experiment(name)
-        board = load_leaderboard(records, experiment)
-        parts = None if by is None else slices(experiment, load_table(records, experiment), by)
+        tables = load_tables(records, experiment)
+        board = load_leaderboard(records, experiment, tables)
+        parts = None if by is None else slices(experiment, tables.decided, by)
     sliced = {} if parts is None else {"by": by, "slices": [part.as_data() for part in parts]}
 
     def people() -> None:
