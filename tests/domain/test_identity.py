@@ -100,6 +100,14 @@ def test_where_the_tree_was_found_is_no_identity(ref: str, commit: str | None) -
     assert moved.cell_digest(moved.cell_keys()[0]) == lock.cell_digest(lock.cell_keys()[0])
 
 
+def test_a_changed_copy_has_a_digest_of_its_own() -> None:
+    lock = run_lock()
+    before = lock.digest
+    copied = lock.model_copy(update={"seed": lock.seed + 1})
+    assert copied.digest == RunLock.model_validate(copied.model_dump(), strict=False).digest != before
+    assert lock.model_copy().digest == before
+
+
 def test_the_source_digest_follows_the_refs_as_written_and_not_where_they_point() -> None:
     lock, moved = run_lock(), run_lock(arms=[locked_arm(tree="0" * 40, commit="1" * 40)])
     assert moved.digest != lock.digest
