@@ -14,8 +14,9 @@ class Spec(BaseModel):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """What was worked out of the old fields and kept (a digest) is not taken along."""
         copied = super().model_copy(update=update, deep=deep)
-        for name in copied.__dict__.keys() - type(self).model_fields.keys():
-            del copied.__dict__[name]
+        state = vars(copied)
+        for name in state.keys() - type(self).model_fields.keys():
+            del state[name]
         return copied
 
 
