@@ -215,7 +215,8 @@ class ModalBackend:
 
     async def _set_up(self, made: ModalSandbox, spec: SandboxSpec) -> None:
         try:
-            done = await made.as_root(scripts.SETUP, spec.name, stdin=scripts.package(spec.files))
+            files = scripts.package(spec.files)
+            done = await made.as_root(scripts.SETUP, spec.name, str(len(files)), stdin=files)
         except SandboxLost:
             return
         if done.code != 0:

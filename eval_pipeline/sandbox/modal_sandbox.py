@@ -104,7 +104,9 @@ class ModalSandbox:
         run = scripts.RUN_WITH_ENGINE if with_engine else scripts.RUN_AS_USER
         given = {**scripts.ENVIRONMENT, **(modal_engine.ENVIRONMENT if with_engine else {}), **env}
         content = script.command_script(argv, given, workdir, False, run=run)
-        done = await self.as_root(scripts.START, command_id, stdin=content, secrets=self._secrets if with_secrets else None)
+        done = await self.as_root(
+            scripts.START, command_id, str(len(content)), stdin=content, secrets=self._secrets if with_secrets else None
+        )
         if done.code != 0:
             raise SandboxError(f"{command_id} could not be started in {self.name}: {done.complaint}")
 
@@ -144,12 +146,12 @@ class ModalSandbox:
         return done.stdout, done.stderr
 
     async def write(self, path: str, data: bytes) -> None:
-        done = await self._as_user(scripts.FILES, "write", _below_out(path), stdin=data)
+        done = await self._as_user(scripts.FILES, "write", _below_out(path), str(len(data)), stdin=data)
         if done.code != 0:
             raise SandboxError(f"{path} in {self.name} can't be written: {done.complaint}")
 
     async def add_file(self, path: str, data: bytes) -> None:
-        done = await self.as_root(scripts.ADD_FILE, script.check_file(path), stdin=data)
+        done = await self.as_root(scripts.ADD_FILE, script.check_file(path), str(len(data)), stdin=data)
         if done.code != 0:
             raise SandboxError(f"{path} can't be put into {self.name}: {done.complaint}")
 

@@ -41,25 +41,34 @@ PREPARE = (
 # PID 1: it collects orphans
 ENTRYPOINT = ("sh", "-c", "while :; do sleep 3600 & wait $!; done")
 
-# $0: the sandbox's name. stdin: a tar of the files
+# Input ends as well when whoever sends it is killed: it counts only when all of it came
+_TAKE = """take() {
+  cat >"$1" && [ "$(wc -c <"$1")" -eq "$2" ] && return
+  rm -f -- "$1"; echo "the input was cut short" >&2; return 1
+}
+"""
+
+# $0: the sandbox's name, $1: bytes. stdin: a tar of the files
 SETUP = f"""set -eu; umask 022; d={RUN_DIR}
-[ ! -e "$d/ready-$0" ] || {{ cat >/dev/null; exit 0; }}
+{_TAKE}[ ! -e "$d/ready-$0" ] || {{ cat >/dev/null; exit 0; }}
 for tool in setpriv setsid tar find; do command -v $tool >/dev/null || {{ echo "the image has no $tool" >&2; exit 9; }}; done
 mkdir -p $d/inbox $d/logs {OUTPUT_DIR} /tmp
 chown {UID}:{UID} {OUTPUT_DIR}
-tar -xf - -C $d --no-same-owner
+take "$d/.files-$$" "$1"
+tar -xf "$d/.files-$$" -C $d --no-same-owner
+rm -f "$d/.files-$$"
 : >"$d/ready-$0"
 """
 
-# $0: the path below. stdin: the content. Nothing but root writes there
+# $0: the path below, $1: bytes. stdin: the content. Nothing but root writes there
 ADD_FILE = f"""set -eu; umask 022; cd {RUN_DIR}
-case $0 in */*) mkdir -p -- "./${{0%/*}}" ;; esac
-cat >".new-$$"; chmod 444 ".new-$$"; mv -f -T -- ".new-$$" "./$0"
+{_TAKE}case $0 in */*) mkdir -p -- "./${{0%/*}}" ;; esac
+take ".new-$$" "$1"; chmod 444 ".new-$$"; mv -f -T -- ".new-$$" "./$0"
 """
 
-# $0: the command's id. stdin: its script; the first one stands. Ends once the command is on record
+# $0: the command's id, $1: bytes. stdin: its script; the first one stands. Ends once the command is on record
 START = f"""cd {RUN_DIR} && umask 022 || exit 9
-cat >"inbox/.$$" && {{ ln "inbox/.$$" "inbox/$0" 2>/dev/null; rm -f "inbox/.$$"; }}
+{_TAKE}take "inbox/.$$" "$1" && {{ ln "inbox/.$$" "inbox/$0" 2>/dev/null; rm -f "inbox/.$$"; }}
 [ -e "inbox/$0" ] || exit 8
 setsid sh runner.sh "$0" </dev/null >/dev/null 2>&1 &
 while [ ! -s "logs/$0.journal" ]; do sleep 0.02; done
@@ -81,7 +90,7 @@ LOGS = f"""cd {RUN_DIR}/logs || exit 0
 
 # As the user, in /out. $0: read, tail or write; $1: the path; $2: bytes; $3: where to begin, from 1. 4: there is no such file
 FILES = f"""cd {OUTPUT_DIR} || exit 5; path=$1
-while :; do
+{_TAKE}while :; do
   case $path in
   */*) part=${{path%%/*}} path=${{path#*/}} ;;
   *) break ;;
@@ -91,7 +100,7 @@ while :; do
   cd -P "./$part" 2>/dev/null || exit 4
 done
 if [ "$0" = write ]; then
-  cat >"./.evals-$$" && mv -f -T -- "./.evals-$$" "./$path" && exit 0
+  take "./.evals-$$" "$2" && mv -f -T -- "./.evals-$$" "./$path" && exit 0
   rm -f "./.evals-$$"; exit 5
 fi
 [ -f "./$path" ] && [ ! -L "./$path" ] || exit 4

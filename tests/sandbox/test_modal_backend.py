@@ -24,8 +24,10 @@ from eval_pipeline.errors import BuildError, SandboxError, SandboxLost, SpecErro
 from eval_pipeline.sandbox import modal_plan as plan
 from eval_pipeline.sandbox import modal_worlds
 from eval_pipeline.sandbox.base import CommandState, Phase, Sandbox, SandboxSpec
+from eval_pipeline.sandbox.local import script
 from eval_pipeline.sandbox.modal import ModalBackend
-from eval_pipeline.sandbox.modal_scripts import decode_tags, encode_tags
+from eval_pipeline.sandbox.modal_sandbox import ModalSandbox
+from eval_pipeline.sandbox.modal_scripts import ROOT_ENVIRONMENT, START, decode_tags, encode_tags
 from eval_pipeline.settings import ModalSettings, load_settings
 
 pytestmark = pytest.mark.anyio
@@ -239,6 +241,22 @@ async def test_a_create_whose_answer_is_lost_is_found_again(make: Make, modal_se
     sandbox = await made.get_or_create(spec())
     assert [one["name"] for one in modal_server.sandboxes(app)] == [sandbox.name]
     assert modal_server.state()["faults"][0]["happened"] == 4, "more than the client itself repeats"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("came", [0, 30])
+async def test_a_command_whose_script_was_cut_short_never_ran(came: int, make: Make) -> None:
+    sandbox = await make().get_or_create(spec())
+    assert isinstance(sandbox, ModalSandbox)
+    content = script.command_script(["sh", "-c", "echo ran >>/out/marks"], {}, "/out", with_secrets=False)
+    talk = await sandbox.machine.talk(["sh", "-c", START, "c", str(len(content))], env=ROOT_ENVIRONMENT)
+    if came:
+        await talk.say(content[:came])
+    await talk.end()
+    assert [chunk async for chunk in talk.heard()] == []
+    assert (await sandbox.state("c")).phase is Phase.ABSENT
+    assert (await run(sandbox, "echo ran >>/out/marks")).exit_code == 0
+    assert await sandbox.read("/out/marks", 100) == b"ran\n"
 
 
 @pytest.mark.slow

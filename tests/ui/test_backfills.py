@@ -138,7 +138,7 @@ def test_cancelling_the_experiment_cancels_all_runs_of_its_backfill(served: Serv
 
 
 def test_another_run_takes_over_when_the_leader_is_killed(served: Served, records: Records) -> None:
-    keys = cancelled(served, "leaderless", "nap", trials=8)
+    keys = cancelled(served, "leaderless", "doze", trials=8)
     again = keys[::2]
     before = attempts(served, keys)
     backfill = served.backfill(again)
