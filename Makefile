@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 # A date in the form of `date -I`: nothing that was published within the 7 days before `make lock` is taken.
 BEFORE = $(shell date -u -d '7 days ago' +%F)
 PYTEST := $(BIN)/pytest -q
+# Tests that watch real processes share the machine's clock with whatever else runs. One that failed is run again, alone: it must pass
+# then, and it is named either way.
+AGAIN   = || { echo "failed; what failed runs again, alone:"; $(PYTEST) -v -n 0 --last-failed --last-failed-no-failures none
 # Asked before anything is installed; `make install` leaves it out
 ASKED  := preflight
 
@@ -32,10 +35,10 @@ format: dev
 
 test: dev packages
 	$(BIN)/basedpyright -p tests
-	$(PYTEST) -n 2 -m "not long"
+	$(PYTEST) -n 2 -m "not long" $(AGAIN) -m "not long"; }
 
 test-all: dev packages
-	$(PYTEST) -n 2 -m long --ignore=tests/examples
+	$(PYTEST) -n 2 -m long --ignore=tests/examples $(AGAIN) -m long --ignore=tests/examples; }
 	$(PYTEST) -m long tests/examples
 
 # What an agent that wants out tries, on each backend, as a table
