@@ -31,6 +31,7 @@ from eval_pipeline.domain.lock import LockedArm
 from eval_pipeline.environment.images import AppSource
 from eval_pipeline.environment.layers import Layers, Prepared
 from eval_pipeline.environment.lifecycle import run_command, settled, start_services
+from eval_pipeline.environment.locks import HostLocks
 from eval_pipeline.sandbox.base import Resources, Sandbox, SandboxSpec
 from eval_pipeline.sandbox.local.backend import LocalBackend
 from eval_pipeline.settings import Settings
@@ -173,7 +174,7 @@ class Shop:
         self.rows = LayerRows(database, "local", self.backend.place)
         (state / "tmp").mkdir(exist_ok=True)
         store = LocalArtifacts(state / "artifacts")
-        self.layers = Layers(self.backend, self.rows, store, "bench", state / "locks", state / "tmp")
+        self.layers = Layers(self.backend, self.rows, store, "bench", HostLocks(state / "locks"), state / "tmp")
 
     def arm(self, repo: Repo, ref: str) -> tuple[AppSource, LockedArm]:
         arm = lock_app(repo.app, ".", ref)
