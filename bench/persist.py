@@ -182,7 +182,9 @@ def transcript_bytes(store: LocalArtifacts, bundle: str, digest: str) -> int:
     with store.open(bundle) as stored:
         for member, stream in bundle_members(stored):
             if member.name == "out/transcript.jsonl" and stream is not None:
-                seen = hashlib.file_digest(stream, "sha256")
+                seen = hashlib.sha256()
+                while chunk := stream.read(1 << 20):
+                    seen.update(chunk)
                 assert seen.hexdigest() == digest, "the stored transcript is another one"
                 return member.size
     raise AssertionError("no transcript is stored")
