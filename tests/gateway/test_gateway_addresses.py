@@ -57,6 +57,8 @@ def test_public(address: str) -> None:
             "::ffff:10.0.0.1",
         ),
         *("64:ff9b::7f00:1", "2002:7f00:1::", "64:ff9b::a9fe:a9fe"),
+        *("::7f00:1", "::ffff:0:7f00:1", "64:ff9b:1::a9fe:a9fe", "fec0::1", "5f00::1", "fd00:ec2::254"),
+        *("168.63.129.16", "192.0.0.192", "192.88.99.1", "100.100.100.200"),
     ],
 )
 def test_not_public(address: str) -> None:
