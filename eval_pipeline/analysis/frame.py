@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from eval_pipeline.analysis.tables import ScoredCell
 from eval_pipeline.domain.usage import Usage
+from eval_pipeline.scoring.label_file import no_formula
 from eval_pipeline.store.views import AttemptView
 
 if TYPE_CHECKING:
@@ -170,12 +171,16 @@ def _float(money: Decimal | None) -> float | None:
 
 
 def encoded(frame: pd.DataFrame, form: Format) -> bytes:
-    """The table in a file's bytes. parquet: with Arrow's own types; csv: null is empty; json: a list of objects, times in ISO 8601."""
+    """The table in a file's bytes. parquet: with Arrow's own types; csv: null is empty, and an error of an agent's is no formula; json: a list of objects, times in ISO 8601."""
     if form == "parquet":
         target = io.BytesIO()
         frame.to_parquet(target, engine="pyarrow", index=False)
         return target.getvalue()
     if form == "csv":
-        return frame.to_csv(index=False).encode("utf-8", "backslashreplace")
+        return (
+            frame.assign(error=frame["error"].map(no_formula, na_action="ignore"))
+            .to_csv(index=False)
+            .encode("utf-8", "backslashreplace")
+        )
     text = frame.to_json(orient="records", date_format="iso", date_unit="us", force_ascii=False, double_precision=15)
     return f"{text}\n".encode("utf-8", "backslashreplace")

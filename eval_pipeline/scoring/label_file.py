@@ -54,11 +54,11 @@ def csv_of(sheets: Iterable[Sheet]) -> str:
     writer.writerow(COLUMNS)
     for one in sheets:
         row = (one.name, one.task, one.reference or "", one.work, one.criterion, one.answer_with, "", "")
-        writer.writerow([_safe(_fitting(text, one.name)) for text in row])
+        writer.writerow([no_formula(_fitting(text, one.name)) for text in row])
     return sink.getvalue()
 
 
-def _safe(text: str) -> str:
+def no_formula(text: str) -> str:
     """What an agent wrote must not become a formula of the reader's spreadsheet."""
     text = text.replace("\0", "")
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text

@@ -116,3 +116,12 @@ def test_other_systems_rows_have_their_place(frame: Frame) -> None:
 def test_a_row_names_every_column_or_leaves_it_unknown(truth: Frame) -> None:
     _, cells = told(truth)
     assert set(COLUMNS) == {name for cell in cells for name in flat_row(cell)}
+
+
+def test_what_an_agent_called_its_error_is_no_formula_of_a_spreadsheet() -> None:
+    said = ["=HYPERLINK(1)", "@SUM(1)", "no reason given", None]
+    rows = [{"cell": f"x/w.c/a/{number}", "error": one} for number, one in enumerate(said)]
+    table = frame_of(rows)
+    back = pd.read_csv(io.BytesIO(encoded(table, "csv")))["error"]
+    assert [None if pd.isna(one) else one for one in back] == ["'=HYPERLINK(1)", "'@SUM(1)", "no reason given", None]
+    assert [row["error"] for row in json.loads(encoded(table, "json"))] == said
