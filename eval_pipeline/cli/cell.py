@@ -118,7 +118,7 @@ def show_cell(found: Shown) -> None:
     click.echo(f"\n{harmless((answer or 'no answer').strip())}\n")
     _show_secrets(cell)
     if (compared := _compared(cell)) is not None:
-        click.echo(f"changed in the application: {summary_line(compared)}\n")
+        click.echo(f"changed in the application: {harmless(summary_line(compared))}\n")
     rows = [[row.id, row.points, row.verdict if row.status == "ok" else row.status, row.reason] for row in cell.criteria]
     table(["criterion", "points", "verdict", "reason"], rows, right=["points", "verdict"])
     if cell.groups:
@@ -143,7 +143,7 @@ def _show_secrets(cell: ScoredCell) -> None:
     replaced = ", ".join(f"{name} {n} times" for name, n in found["replaced"].items())
     click.echo(f"it wrote secrets that it was given: {replaced or 'none in its texts'}")
     for one in found["quarantined"]:
-        click.echo(f"in quarantine, and judged by nobody: {harmless(one['file'])}: {one['why']}")
+        click.echo(f"in quarantine, and judged by nobody: {harmless(one['file'])}: {harmless(one['why'])}")
 
 
 def _sandbox_line(cell: ScoredCell) -> str:
@@ -180,7 +180,7 @@ def logs(settings: Settings, key: str, transcript: bool, raw: bool, as_json: boo
                 print_raw(stream)
                 continue
             if not transcript:
-                click.echo(f"--- {name.removeprefix('logs/')}")
+                click.echo(harmless(f"--- {name.removeprefix('logs/')}"))
             print_text(stream)
         if not raw and not transcript:
             _show_ends(cell)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -23,6 +24,8 @@ Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 _LEAST_CUT = 24
+# Control characters but for line ends and tabs, marks that turn the direction of writing, and halves of characters
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def json_option(command: Callable[Params, Result]) -> Callable[Params, Result]:
@@ -58,7 +61,7 @@ def emit(
         if next_page is not None:
             envelope["next"] = next_page.cursor
         text = json.dumps(envelope, default=_plain, ensure_ascii=False)
-        click.echo(text.encode("utf-8", "backslashreplace").decode())  # a lone surrogate's escape is JSON's own
+        click.echo(_UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
         return
     show()
     if next_page is not None and next_page.cursor is not None:
@@ -68,9 +71,10 @@ def emit(
 
 
 def _complain(message: str, hint: str | None) -> None:
-    click.echo(f"{click.style('error', fg='red')}: {message}", err=True)
+    """An error may tell what a program of the app's printed."""
+    click.echo(f"{click.style('error', fg='red')}: {harmless(message)}", err=True)
     if hint:
-        click.echo(f"  {hint}", err=True)
+        click.echo(f"  {harmless(hint)}", err=True)
 
 
 def emit_error(error: BaseException, as_json: bool) -> int:
@@ -98,7 +102,7 @@ def _usage_hint(error: click.ClickException) -> str:
 
 
 def note(message: str) -> None:
-    click.echo(message, err=True)
+    click.echo(harmless(message), err=True)
 
 
 def count(n: int, one: str, many: str) -> str:
@@ -159,9 +163,12 @@ def shown(value: Any) -> str:
 
 
 def harmless(text: str) -> str:
-    """What an agent wrote, for a terminal: control characters and what is not Unicode appear as escapes."""
-    escaped = "".join(c if c in "\n\t" or not (c < " " or "\x7f" <= c <= "\x9f") else f"\\x{ord(c):02x}" for c in text)
-    return escaped.encode("utf-8", "backslashreplace").decode()
+    """What an agent wrote, for a terminal: what would command it, or turn the order of what is read, appears as escapes."""
+    return _UNSEEN.sub(lambda found: _escaped(ord(found[0])), text)
+
+
+def _escaped(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def counted(n: int, one: str, many: str) -> str:

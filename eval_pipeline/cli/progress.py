@@ -9,6 +9,8 @@ from decimal import Decimal
 from types import TracebackType
 from typing import Any
 
+import click
+
 from eval_pipeline.analysis.standing import alarms, eta_s
 from eval_pipeline.cli.output import alarm_line, note
 from eval_pipeline.domain.cell import CellState
@@ -130,4 +132,4 @@ class Progress:
 
 
 def loud(message: str) -> None:
-    note(alarm_line(message))
+    click.echo(alarm_line(message), err=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 import pytest
 
 from eval_pipeline.cli.leaderboard import command as leaderboard
-from eval_pipeline.cli.output import counted, emit_error, table
+from eval_pipeline.cli.output import counted, emit, emit_error, harmless, note, table
+from eval_pipeline.errors import BuildError
 
 KEY = "mine-77be7aa5d54e/kiel.notice-period/dirty/0"
 
@@ -40,3 +43,18 @@ def test_who_names_no_experiment_hears_where_they_are_listed(capsys: pytest.Capt
 
 def test_one_is_not_many() -> None:
     assert [counted(n, "case", "cases") for n in (0, 1, 2)] == ["0 cases", "1 case", "2 cases"]
+
+
+HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b31m \u202egnp.exe \ud800 a\ttab\nline"
+
+
+def test_what_a_program_printed_commands_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """An error may hold the last lines of an app's build, and a note its log."""
+    emit_error(BuildError(HOSTILE, hint=HOSTILE), as_json=False)
+    note(HOSTILE)
+    emit({"answer": HOSTILE}, as_json=True, show=lambda: None)
+    out, err = capsys.readouterr()
+    assert json.loads(out)["data"]["answer"] == HOSTILE
+    assert err.count("\\x1b]0;title\\x07") == 3 and err.count("a\ttab\nline") == 3
+    for text in (out, err, harmless(HOSTILE)):
+        assert not [char for char in text if not (char.isprintable() or char in "\n\t")]
