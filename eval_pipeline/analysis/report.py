@@ -120,7 +120,7 @@ def index_page(data: Data) -> bytes:
         latency=figures.latency(data),
         heat=report_tables.heat(data),
         criteria=report_tables.criteria(data),
-        groups=report_tables.groups(data),
+        sliced=report_tables.sliced(data),
         page_name=page_name,
         lacking=lacking[:LISTED],
         unjudged=unjudged[:LISTED],

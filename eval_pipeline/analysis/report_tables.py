@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import get_args
 
 from eval_pipeline.analysis import measures
-from eval_pipeline.analysis.board import Leaderboard
+from eval_pipeline.analysis.board import Comparison, Leaderboard
 from eval_pipeline.analysis.report_pages import number, p_value, signed
+from eval_pipeline.analysis.slices import By, Slice, SliceRow, slices
 from eval_pipeline.analysis.tables import ScoredCell
 from eval_pipeline.domain.rubric import Criterion
 from eval_pipeline.store.ledger import ExperimentRow
@@ -46,6 +48,22 @@ class CriterionLine:
     criterion: Criterion
     shares: list[Shade]
     bad: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceField:
+    """against: the baseline; None of the baseline itself, and where there is none."""
+
+    mean: Shade
+    row: SliceRow
+    against: Comparison | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceLine:
+    name: str
+    n_cases: int
+    fields: list[SliceField]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,16 +164,13 @@ def _share(verdicts: Sequence[float] | None, criterion: Criterion) -> Shade:
     return Shade(value=share, step=round((1 - share if criterion.points < 0 else share) * HEAT_STEPS))
 
 
-def groups(data: Data) -> dict[str, list[Shade]]:
-    """By group of criteria: by arm the mean over cases of the group's score; empty where no criterion has a group."""
-    known: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for cell in data.cells:
-        for group, score in cell.groups.items():
-            if cell.valid and score is not None:
-                by_arm = known.setdefault(group, {})
-                by_arm.setdefault(cell.key.arm, {}).setdefault(cell.key.case_name, []).append(score)
-    return {group: [data.shade(_mean_of_means(by_arm.get(arm, {}))) for arm in data.arms] for group, by_arm in known.items()}
+def sliced(data: Data) -> dict[By, list[SliceLine]]:
+    """Only where there is more than one slice to tell apart."""
+    found = {by: slices(data.experiment, data.cells, by) for by in get_args(By)}
+    return {by: [_slice_line(data, part) for part in parts] for by, parts in found.items() if len(parts) > 1}
 
 
-def _mean_of_means(cases: Mapping[str, Sequence[float]]) -> float | None:
-    return fmean(fmean(values) for values in cases.values()) if cases else None
+def _slice_line(data: Data, part: Slice) -> SliceLine:
+    against = {one.b: one for one in part.comparisons} if data.board.baseline else {}
+    fields = [SliceField(mean=data.shade(row.score), row=row, against=against.get(row.arm)) for row in part.arms]
+    return SliceLine(name=part.name, n_cases=part.n_cases, fields=fields)

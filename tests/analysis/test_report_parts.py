@@ -152,6 +152,19 @@ def test_the_first_page_says_who_differs() -> None:
     assert "Nothing is missing" in text
 
 
+def test_slices_are_means_over_the_cases_of_each_world() -> None:
+    truth = drawn(12, 2, {"old": 0.3, "new": 0.7}, 2)
+    page = first_page(truth, "old")
+    table = page[page.index("Score by world") : page.index("</table>", page.index("Score by world"))]
+    shown = [float(value) for value in re.findall(r"<b>([\d.]+)</b>", table)]
+    scores = truth.assign(score=(truth["a"] + truth["b"] * 3) / 4)
+    means = scores.groupby(["world", "case", "arm"])["score"].mean().groupby(["world", "arm"]).mean()
+    assert shown == pytest.approx([means[world, arm] for world in ("w0", "w1") for arm in ("old", "new")], abs=0.006)
+    assert len(re.findall(r"p [<\d]", plain(table))) == 2, "new against old, in either world"
+    assert "Score by group of criteria" in page
+    assert "Score by world" not in first_page(drawn(12, 1, {"old": 0.3, "new": 0.7}, 1), "old")
+
+
 def test_a_provisional_page_ranks_nobody_and_lists_what_is_missing() -> None:
     truth = drawn(10, 2, {"a": 0.5, "b": 0.5}, 10)
     truth.loc[truth.index[:5], "outcome"] = "infra_failure"
