@@ -176,8 +176,28 @@ class Versions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImportedFrom:
+    """system: that wrote the files. score: what was read as the score; low, high: its range. digest: of the imported table.
+
+    pass_at None: nobody said from where on a run passes. n_unknown_cost: runs that count, whose cost is not told.
+    """
+
+    system: str
+    score: str
+    low: float
+    high: float
+    pass_at: float | None
+    digest: str
+    files: list[str]
+    notes: list[str]
+    n_unknown_cost: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Leaderboard:
-    """status: final, or provisional with the reasons; arms in the experiment's order. n_unsafe: cells that ran without isolation.
+    """imported: where the table is from, when it is not ours; nothing is known then of versions, isolation, egress and judges.
+
+    status: final, or provisional with the reasons; arms in the experiment's order. n_unsafe: cells that ran without isolation.
 
     unranked: why no arm has a rank; empty when they have, or when there is one arm alone.
     comparisons: with the baseline when one is named, else of all pairs.
@@ -213,7 +233,8 @@ class Leaderboard:
     coverage: float
     n_cases: int
     n_common_cases: int
-    versions: Versions
+    versions: Versions | None
+    imported: ImportedFrom | None = None
     judge: JudgeLine | None = None
     alarms: list[ArmAlarm] = field(default_factory=list["ArmAlarm"])
 

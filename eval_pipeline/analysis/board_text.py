@@ -181,13 +181,28 @@ def _share(share: float | None, on: str | None) -> str:
 
 def standing(board: Leaderboard) -> list[str]:
     """What the board stands on, and why it is not final or not ranked."""
-    versions = board.versions
     lines = [
         f"policy {board.policy}; {board.coverage:.1%} of {board.n_cells} cells have a score, {board.n_common_cases} of {board.n_cases} cases in every arm",
-        f"versions: run {versions.run[:12]}, score {versions.score[:12]}, prices {versions.prices}, scoring {versions.scoring}, judge {versions.judge or 'none'}",
+        *_origin(board),
     ]
     lines += [f"provisional: {reason}" for reason in board.reasons]
     if board.unranked:
         others = [reason for reason in board.unranked if reason not in board.reasons]
         lines.append(f"no ranks: {'; '.join(others) or 'for what makes it provisional'}")
     return lines
+
+
+def _origin(board: Leaderboard) -> list[str]:
+    if (versions := board.versions) is not None:
+        return [
+            f"versions: run {versions.run[:12]}, score {versions.score[:12]}, prices {versions.prices}, scoring {versions.scoring}, judge {versions.judge or 'none'}"
+        ]
+    if (found := board.imported) is None:
+        return []
+    passes = "whether a run passes is not known" if found.pass_at is None else f"a run passes from {found.pass_at:g} on"
+    return [
+        f"IMPORTED from {found.system} ({found.digest[:12]}): {', '.join(found.files[:3])}{', ...' if found.files[3:] else ''}",
+        f"score {found.score}, from {found.low:g} to {found.high:g}; {passes}. Each case is a draw of its own",
+        "as its files report it: nothing of it was run, judged or priced here, nor is anything known of isolation or of what was reached",
+        *(f"note: {note}" for note in found.notes),
+    ]

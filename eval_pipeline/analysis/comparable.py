@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from eval_pipeline.analysis.imported.table import ImportedTable
+from eval_pipeline.analysis.measures import worlds_of
+from eval_pipeline.analysis.stats import score_range
 from eval_pipeline.analysis.tables import ScoredCell
 from eval_pipeline.domain.lock import RunLock, ScoreLock
 from eval_pipeline.errors import SpecError
@@ -14,35 +17,94 @@ from eval_pipeline.store.ledger import ExperimentRow
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One arm of an experiment, with its planned cells."""
+    """One arm of an experiment or of an import, with its planned cells.
 
-    experiment: ExperimentRow
+    table: the experiment's id, or the import's name. cases: in their order. worlds: what a case is drawn with; one that is not named is
+    a draw of its own. span: lowest and highest score of these cases. walls: time limits; None: not known. experiment None: imported.
+    questions: digests of what was asked, as far as an import knows them.
+    """
+
+    table: str
     arm: str
     cells: Sequence[ScoredCell]
+    cases: Sequence[str]
+    worlds: Mapping[str, str]
+    span: Callable[[Sequence[str]], tuple[float, float]]
+    walls: Mapping[str, float] | None
+    commit: str | None
+    config: dict[str, Any]
+    experiment: ExperimentRow | None = None
+    questions: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def name(self) -> str:
-        return f"{self.experiment.id}:{self.arm}"
+        return f"{self.table}:{self.arm}"
 
 
 def side(experiment: ExperimentRow, table: Sequence[ScoredCell], arm: str) -> Side:
     """table: the experiment's scored table."""
-    return Side(experiment=experiment, arm=arm, cells=[cell for cell in table if cell.key.arm == arm])
+    run, score = experiment.run, experiment.score
+    what = run.arm(arm)
+    return Side(
+        table=experiment.id,
+        arm=arm,
+        cells=[cell for cell in table if cell.key.arm == arm],
+        cases=[case.name for case in run.cases],
+        worlds=worlds_of(experiment),
+        span=lambda names: score_range(score.policy, [score.cases[name].rubric for name in names]),
+        walls={case.name: case.limits.wall_s for case in run.cases},
+        commit=what.commit,
+        config=what.config,
+        experiment=experiment,
+    )
+
+
+def imported_side(table: ImportedTable, arm: str) -> Side:
+    """Raises KeyError when it has no such arm."""
+    what = table.arm(arm)
+    return Side(
+        table=table.name,
+        arm=arm,
+        cells=[cell for cell in table.cells if cell.key.arm == arm],
+        cases=list(dict.fromkeys(row.case for row in what.rows)),
+        worlds={},
+        span=lambda _: (table.low, table.high),
+        walls=None,
+        commit=None,
+        config=what.config,
+        questions={row.case: row.question for row in what.rows if row.question is not None},
+    )
 
 
 def shared_cases(a: Side, b: Side) -> list[str]:
     """In the order of a. Raises SpecError where a comparison would mean nothing: no shared case, a case that asks something else or
     is about another state of its world, or another way of judging."""
-    if (a.experiment.id, a.arm) == (b.experiment.id, b.arm):
+    if (a.table, a.arm) == (b.table, b.arm):
         raise SpecError(f"{a.name} can't be compared with itself", hint="name two arms: evals compare EXPERIMENT A B")
-    theirs = {case.name for case in b.experiment.run.cases}
-    shared = [case.name for case in a.experiment.run.cases if case.name in theirs]
+    theirs = set(b.cases)
+    shared = [name for name in a.cases if name in theirs]
     if not shared:
-        raise SpecError(f"{a.experiment.id} and {b.experiment.id} share no case", hint="compare experiments about the same cases")
-    if a.experiment.id != b.experiment.id:
-        _refuse_other_questions(a.experiment.run, b.experiment.run, shared, f"{a.experiment.id} and {b.experiment.id}")
-        _refuse_other_scoring(a.experiment.score, b.experiment.score, shared, a.experiment.id, b.experiment.id)
+        raise SpecError(f"{a.table} and {b.table} share no case", hint="compare experiments about the same cases")
+    if a.table != b.table:
+        if a.experiment is not None and b.experiment is not None:
+            _refuse_other_questions(a.experiment.run, b.experiment.run, shared, f"{a.table} and {b.table}")
+            _refuse_other_scoring(a.experiment.score, b.experiment.score, shared, a.table, b.table)
+        else:
+            _refuse_other_ground(a, b, shared)
     return shared
+
+
+def _refuse_other_ground(a: Side, b: Side, shared: Sequence[str]) -> None:
+    """All that an import tells."""
+    asked = [name for name in shared if a.questions.get(name) != b.questions.get(name)]
+    if a.questions and b.questions and asked:
+        raise SpecError(
+            f"{a.table} and {b.table} ask different things in {_some(asked, 'case')}", hint="compare what was asked the same"
+        )
+    if a.span(shared) != b.span(shared):
+        ranges = " and ".join(f"from {low:g} to {high:g}" for low, high in (a.span(shared), b.span(shared)))
+        hint = "import it again, with the range that its scores have: --range LOW HIGH --replace"
+        raise SpecError(f"scores of {a.table} and {b.table} have different ranges: {ranges}", hint=hint)
 
 
 def _refuse_other_questions(a: RunLock, b: RunLock, shared: Sequence[str], both: str) -> None:
@@ -88,21 +150,22 @@ def _refuse_other_scoring(a: ScoreLock, b: ScoreLock, shared: Sequence[str], lef
         raise SpecError(f"{left} and {right} have different judges: {judges}", hint=hint)
 
 
-def _some(names: Sequence[str]) -> str:
-    return f"{len(names)} {'case' if '.' in names[0] else 'world'}{'s' if len(names) > 1 else ''} ({', '.join(names[:3])}{', ...' if names[3:] else ''})"
+def _some(names: Sequence[str], what: str | None = None) -> str:
+    what = what or ("case" if "." in names[0] else "world")
+    return f"{len(names)} {what}{'s' if len(names) > 1 else ''} ({', '.join(names[:3])}{', ...' if names[3:] else ''})"
 
 
 def unequal_ground(a: Side, b: Side, shared: Sequence[str]) -> list[str]:
     """What both sides do not have in common and does not forbid a comparison, in words."""
     notes: list[str] = []
-    if a.experiment.id == b.experiment.id:
-        return notes
-    left, right = a.experiment.run, b.experiment.run
-    only = [len(run.cases) - len(shared) for run in (left, right)]
+    if a.table == b.table:
+        return [] if a.experiment is not None else _of_imports(a, b)
+    only = [len(one.cases) - len(shared) for one in (a, b)]
     if any(only):
-        notes.append(
-            f"cases of one experiment only are left out: {only[0]} of {left.experiment_id}, {only[1]} of {right.experiment_id}"
-        )
+        notes.append(f"cases of one experiment only are left out: {only[0]} of {a.table}, {only[1]} of {b.table}")
+    if a.experiment is None or b.experiment is None:
+        return [*notes, *_of_imports(a, b)]
+    left, right = a.experiment.run, b.experiment.run
     limits = [name for name in shared if left.case(name).limits != right.case(name).limits]
     if limits:
         notes.append(f"the limits differ in {_some(limits)}: an agent that is given less ends earlier")
@@ -111,6 +174,12 @@ def unequal_ground(a: Side, b: Side, shared: Sequence[str]) -> list[str]:
     if _prices_differ(a.experiment.score.prices, b.experiment.score.prices):
         notes.append("the experiments have different prices for the same model: the cost ratio compares the prices too")
     return notes
+
+
+def _of_imports(a: Side, b: Side) -> list[str]:
+    """What is imported says little of itself."""
+    names = " and ".join(dict.fromkeys(one.table for one in (a, b) if one.experiment is None))
+    return [f"{names}: imported; that both sides were judged, priced and timed alike is not known here, nor what the limits were"]
 
 
 def _prices_differ(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> bool:

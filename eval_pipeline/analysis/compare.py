@@ -14,14 +14,14 @@ from eval_pipeline.analysis.stats import (
     LogRatio,
     NonInferiority,
     PairedDifference,
+    case_clusters,
     experiment_summary,
     non_inferiority,
     paired_difference,
     paired_log_ratio,
     provisional_reasons,
-    score_range,
 )
-from eval_pipeline.analysis.tables import ScoredCell, count_failures
+from eval_pipeline.analysis.tables import ScoredCell, count_failures, counted_status
 from eval_pipeline.domain.failure import MAX_PROVIDER_GAP, Failure
 
 DEFAULT_MARGIN = 0.05
@@ -38,6 +38,7 @@ class SideSummary:
     """Of the shared cases. score, pass_rate, cost_usd, latency_s: means over cases of the means over trials; None: could not be had.
 
     latency_s counts a timeout as its limit. n_unpriced: valid cells of unknown cost. failures: cells by kind of failure.
+    imported: read from another system's files.
     """
 
     experiment: str
@@ -54,6 +55,7 @@ class SideSummary:
     cost_usd: float | None
     latency_s: float | None
     failures: dict[str, int]
+    imported: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +112,8 @@ def compare(
     Raises SpecError where the two can't be compared, ValueError for a margin outside the range of scores.
     """
     names = shared_cases(a, b)
-    score = a.experiment.score
-    span = score_range(score.policy, [score.cases[name].rubric for name in names])
-    world = {name: a.experiment.run.case(name).world for name in names}
+    span = a.span(names)
+    world = {name: known for name in names if (known := a.worlds.get(name) or b.worlds.get(name)) is not None}
     cases_a, cases_b = _by_case(a, names), _by_case(b, names)
     scores = [means(cases, lambda cell: cell.score) for cases in (cases_a, cases_b)]
     difference = paired_difference(scores[0], scores[1], world, alpha, span)
@@ -128,7 +129,7 @@ def compare(
         a=_summary(a, cases_a),
         b=_summary(b, cases_b),
         n_cases=len(names),
-        n_worlds=len(set(world.values())),
+        n_worlds=len(set(case_clusters(names, world))),
         score_low=span[0],
         score_high=span[1],
         alpha=alpha,
@@ -147,7 +148,7 @@ def compare(
         cheaper_at_quality=None if cheaper is None or no_worse is None else cheaper and no_worse,
         power=_power(a, b, cases_a, cases_b, sizes=(abs(difference.diff or 0.0), margin), alpha=alpha, power=power),
         cases=case_moves(cases_a, cases_b),
-        criteria=criterion_moves(score, cases_a, cases_b),
+        criteria=criterion_moves(a.experiment.score, cases_a, cases_b) if a.experiment and b.experiment else [],
     )
 
 
@@ -191,14 +192,18 @@ def _cost(a: Cases, b: Cases, world: Mapping[str, str], alpha: float) -> LogRati
 
 
 def _latency(left: Side, right: Side, a: Cases, b: Cases, world: Mapping[str, str], alpha: float) -> LogRatio:
-    walls = [{name: side.experiment.run.case(name).limits.wall_s for name in a} for side in (left, right)]
+    timeouts = {"a": _timeouts(a), "b": _timeouts(b)}
+    known = left.walls is not None and right.walls is not None
+    if not known and left.table != right.table and any(timeouts.values()):
+        return LogRatio(n_shared=len(a), flags=("unequal_limits",))
+    walls = (left.walls or {}, right.walls or {}) if known else None
     return paired_log_ratio(
         means(a, lambda cell: cell.latency_s),
         means(b, lambda cell: cell.latency_s),
         world,
         alpha,
-        {"a": _timeouts(a), "b": _timeouts(b)},
-        (walls[0], walls[1]),
+        timeouts,
+        walls,
     )
 
 
@@ -222,7 +227,7 @@ def _reasons(left: Side, right: Side, a: Cases, b: Cases, world: Mapping[str, st
     """As a leaderboard of these two arms has them."""
     sides = {left.name if left.arm == right.arm else left.arm: a, right.name if left.arm == right.arm else right.arm: b}
     rows = [
-        (name, case, cell.key.trial, "judge_failure" if cell.valid and cell.score is None else cell.status, cell.score)
+        (name, case, cell.key.trial, counted_status(cell), cell.score)
         for name, cases in sides.items()
         for case, cells in cases.items()
         for cell in cells
@@ -253,12 +258,11 @@ def _same_results(a: Cases, b: Cases) -> list[str]:
 
 def _summary(side: Side, cases: Cases) -> SideSummary:
     cells = [cell for found in cases.values() for cell in found]
-    arm = side.experiment.run.arm(side.arm)
     return SideSummary(
-        experiment=side.experiment.id,
+        experiment=side.table,
         arm=side.arm,
-        commit=arm.commit,
-        config=arm.config,
+        commit=side.commit,
+        config=side.config,
         n_cells=len(cells),
         n_valid=sum(cell.valid for cell in cells),
         n_scored=sum(cell.score is not None for cell in cells),
@@ -269,6 +273,7 @@ def _summary(side: Side, cases: Cases) -> SideSummary:
         cost_usd=_over(means(cases, lambda cell: cell.cost_usd)),
         latency_s=_over(means(cases, lambda cell: cell.latency_s)),
         failures=count_failures(cells),
+        imported=side.experiment is None,
     )
 
 

@@ -47,6 +47,12 @@ COLUMNS: dict[str, Kind] = {
 }  # fmt: skip
 """Money in US dollars. usage and cost: of the attempt that counts; overhead: of the others. started_at, ended_at: of its agent and attempt."""
 
+_OURS = (
+    "attempts", "n_secrets_replaced", "n_quarantined", "n_discarded", "n_criteria", "n_satisfied", "n_unsatisfied", "n_not_judged",
+    "n_judge_failed", "n_by_hand", "overhead_usd", "n_overhead_unknown", "sandbox_spent_usd", "sandbox_spent_s", "n_sandbox_unknown",
+    "state",
+)  # fmt: skip
+
 _TYPES = {"string": "string", "Int64": "int", "Float64": "float", "boolean": "bool", "datetime64[us, UTC]": "datetime"}
 
 
@@ -70,12 +76,17 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def flat_row(cell: ScoredCell) -> dict[str, Any]:
-    """The row as plain values: every column."""
+    """The row as plain values: every column. Of an imported cell what only we can know is None."""
+    row = _flat_row(cell)
+    return row if cell.key.world else row | dict.fromkeys(_OURS)
+
+
+def _flat_row(cell: ScoredCell) -> dict[str, Any]:
     key, origin, counted = cell.key, cell.origin, cell.counted
     return {
         "cell": str(key),
         "experiment": key.experiment,
-        "world": key.world,
+        "world": key.world or None,
         "case": key.case_name,
         "arm": key.arm,
         "trial": key.trial,
@@ -145,7 +156,7 @@ def _tokens(usages: Sequence[Usage] | None) -> dict[str, Any]:
         "input_tokens": sum(sums.values()),
         "output_tokens": sum(usage.output for usage in usages),
         "reasoning_tokens": sum(usage.reasoning for usage in usages),
-        "model_calls": sum(usage.calls for usage in usages),
+        "model_calls": sum(usage.calls for usage in usages) if all(usage.calls for usage in usages) else None,
     }
 
 

@@ -12,7 +12,7 @@ from eval_pipeline.analysis.measures import by_arm, span_of, worlds_of
 from eval_pipeline.analysis.origin import judged_by
 from eval_pipeline.analysis.ranking import gaps, ranked
 from eval_pipeline.analysis.stats import experiment_summary, provisional_reasons
-from eval_pipeline.analysis.tables import ScoredCell
+from eval_pipeline.analysis.tables import ScoredCell, counted_status
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.store.ledger import ExperimentRow
 
@@ -49,7 +49,7 @@ def stand(of_arm: Mapping[str, Sequence[ScoredCell]], models: Mapping[str, objec
     worlds, span = ground.worlds, ground.span
     summaries = experiment_summary(
         (
-            (arm, cell.key.case_name, cell.key.trial, judged_status(cell), cell.score)
+            (arm, cell.key.case_name, cell.key.trial, counted_status(cell), cell.score)
             for arm, cells in of_arm.items()
             for cell in cells
         ),
@@ -108,11 +108,6 @@ def leaderboard(
         n_common_cases=placed.n_common,
         versions=versions_of(experiment),
     )
-
-
-def judged_status(cell: ScoredCell) -> str:
-    """A valid cell without a score is missing for its judge's sake, not for the platform's."""
-    return "judge_failure" if cell.valid and cell.score is None else cell.status
 
 
 def versions_of(experiment: ExperimentRow) -> Versions:

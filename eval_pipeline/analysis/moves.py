@@ -17,7 +17,7 @@ Cases = Mapping[str, Sequence[ScoredCell]]
 class CaseMove:
     """a, b: mean score over the trials; diff: b - a; None without a score in one of them. n_a, n_b: scored trials.
 
-    cell_a, cell_b: of one trial, that in which the two differ most: what to look at. None: no cell is planned.
+    cell_a, cell_b: of one trial, that in which the two differ most: what to look at. None: no cell is planned, or it is not ours.
     """
 
     case: str
@@ -91,10 +91,15 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _to_look_at(a: Sequence[ScoredCell], b: Sequence[ScoredCell]) -> tuple[str | None, str | None]:
     pairs = _pairs(a, b)
     if not pairs:
-        return (str(a[0].key) if a else None), (str(b[0].key) if b else None)
+        return (_place(a[0]) if a else None), (_place(b[0]) if b else None)
     known = [(abs(y.score - x.score), x, y) for x, y in pairs if x.score is not None and y.score is not None]
     left, right = max(known, key=lambda one: one[0])[1:] if known else pairs[0]
-    return str(left.key), str(right.key)
+    return _place(left), _place(right)
+
+
+def _place(cell: ScoredCell) -> str | None:
+    """None of one that was imported: it has no bundle here."""
+    return str(cell.key) if cell.key.world else None
 
 
 def _pairs(a: Sequence[ScoredCell], b: Sequence[ScoredCell]) -> list[tuple[ScoredCell, ScoredCell]]:

@@ -18,20 +18,20 @@ from eval_pipeline.store.ledger import ExperimentRow
 class Origin:
     """app, commit, tree and config: of the arm; commit None: a working tree. config: canonical JSON. snapshot: the world's digest.
 
-    run_lock, score_lock: digests. judge_version None: no criterion of the experiment is judged.
+    run_lock, score_lock: digests. judge_version None: no criterion of the experiment is judged. Of an imported cell only the config is known.
     """
 
-    app: str
-    backend: str
-    commit: str | None
-    tree: str
     config: str
-    snapshot: str
-    run_lock: str
-    score_lock: str
-    judge_version: str | None
-    price_version: str
-    scoring_version: int
+    app: str | None = None
+    backend: str | None = None
+    commit: str | None = None
+    tree: str | None = None
+    snapshot: str | None = None
+    run_lock: str | None = None
+    score_lock: str | None = None
+    judge_version: str | None = None
+    price_version: str | None = None
+    scoring_version: int | None = None
 
 
 def origins(experiment: ExperimentRow, prices: PriceBook) -> Callable[[CellKey], Origin]:

@@ -144,6 +144,14 @@ class ScoredCell:
         return [one for one in (ended, judge) if one is not None]
 
 
+def counted_status(cell: ScoredCell) -> str:
+    """What its score is to be taken as: a score is what the cell counts as, however it ended; a valid cell without one is missing for
+    its judge's sake, not for the platform's."""
+    if cell.score is not None:
+        return Outcome.OK
+    return "judge_failure" if cell.valid else cell.status
+
+
 def count_failures(cells: Iterable[ScoredCell]) -> dict[str, int]:
     """Of every kind, also of those that did not happen."""
     counts = Counter(failure for cell in cells for failure in cell.failures)

@@ -8,11 +8,9 @@ from eval_pipeline.cli.output import counted, emit, harmless, json_option, shown
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from eval_pipeline.analysis.comparable import Side
     from eval_pipeline.analysis.compare import Comparison, SideSummary
     from eval_pipeline.analysis.power import Needed, PowerAnalysis
     from eval_pipeline.analysis.stats import LogRatio
-    from eval_pipeline.store.records import Records
 
 _SHAPES = "evals compare EXPERIMENT A B, or across experiments: evals compare EXPERIMENT:A EXPERIMENT:B"
 _CASE_COLUMNS, _CRITERION_COLUMNS = 36, 46
@@ -31,16 +29,18 @@ def command(
 ) -> None:
     """B against A on the cases they share: quality, cost, latency, what moved, and whether the data can tell.
 
-    Differences are B - A, ratios B / A. Across experiments both must ask the same and be judged the same way. --alpha is two-sided for
+    Differences are B - A, ratios B / A. Across experiments both must ask the same and be judged the same way.
+    An import's name may stand for an experiment: what it does not tell is said. --alpha is two-sided for
     differences and ratios, one-sided for "no worse by more than the margin".
     """
     from eval_pipeline.analysis.compare import DEFAULT_MARGIN, compare
+    from eval_pipeline.analysis.sources import side_of, source_of
     from eval_pipeline.errors import SpecError
     from eval_pipeline.store.records import read_records
 
     left, right = _sides(which)
     with read_records(settings) as records:
-        a, b = _side(records, *left), _side(records, *right)
+        a, b = (side_of(records, source_of(settings, records, name), arm) for name, arm in (left, right))
     try:
         found = compare(a, b, margin=DEFAULT_MARGIN if margin is None else margin, alpha=alpha, power=power)
     except ValueError as error:
@@ -59,23 +59,14 @@ def _sides(which: tuple[str, ...]) -> tuple[tuple[str, str], tuple[str, str]]:
     return (parts[0][0], parts[0][2]), (parts[1][0], parts[1][2])
 
 
-def _side(records: Records, name: str, arm: str) -> Side:
-    from eval_pipeline.analysis.comparable import side
-    from eval_pipeline.analysis.load import load_table
-    from eval_pipeline.errors import NotFound
-
-    experiment = records.ledger.experiment(name)
-    known = [one.name for one in experiment.run.arms]
-    if arm not in known:
-        raise NotFound(f"{experiment.id} has no arm {arm!r}", hint=f"its arms: {', '.join(known)}")
-    return side(experiment, load_table(records, experiment), arm)
-
-
 def show(found: Comparison, moves: int = 8, *, declared: bool = True) -> None:
     """moves: so many cases and criteria; 0: all. declared: whether somebody gave the margin."""
     a, b = _names(found)
-    cases, worlds = counted(found.n_cases, "case", "cases"), counted(found.n_worlds, "world", "worlds")
-    click.echo(f"A = {_about(found.a, a)}\nB = {_about(found.b, b)}\n{cases} of {worlds} ({found.status})\n")
+    drawn = f" of {counted(found.n_worlds, 'world', 'worlds')}"
+    if found.a.imported and found.b.imported:
+        drawn = ", each a draw of its own"
+    cases = f"{counted(found.n_cases, 'case', 'cases')}{drawn} ({found.status})"
+    click.echo(f"A = {_about(found.a, a)}\nB = {_about(found.b, b)}\n{cases}\n")
     table(
         ["", "A", "B", "B against A", "95% CI" if found.alpha == 0.05 else f"{1 - found.alpha:.4g} CI", "p"],
         figures(found),
@@ -222,10 +213,11 @@ def _show_cases(found: Comparison, moves: int) -> None:
     columns = ["case", "A", "B", "B - A", "USD A", "USD B", "s A", "s B"]
     same = len(found.cases) - sum(move.diff != 0.0 for move in found.cases)
     table(columns, rows, f"\ncases, the largest moves first ({same} of {len(found.cases)} do not differ)", right=columns[1:])
-    click.echo("\nlook at both transcripts (--transcript of `evals cell logs`) and verdicts:")
-    for move in chosen:
-        for key in filter(None, (move.cell_a, move.cell_b)):
-            click.echo(f"  evals cell show {harmless(key)}")
+    keys = [key for move in chosen for key in (move.cell_a, move.cell_b) if key is not None]
+    if keys:
+        click.echo("\nlook at both transcripts (--transcript of `evals cell logs`) and verdicts:")
+    for key in keys:
+        click.echo(f"  evals cell show {harmless(key)}")
 
 
 def _show_criteria(found: Comparison, moves: int) -> None:

@@ -22,10 +22,11 @@ FORMATS = ["parquet", "csv", "json"]
 def command(settings: Settings, name: str, form: str | None, output: Path | None, as_json: bool) -> None:
     """The scored table of an experiment: a row a cell, with all that identifies it, its score, cost and latency.
 
-    NAME is an experiment's id, or its name for the newest of that name. docs/analysis.md lists the columns.
+    NAME is an experiment's id, its name for the newest of that name, or an import's name. docs/analysis.md lists the columns.
     """
     from eval_pipeline.analysis.frame import encoded, scored_frame
-    from eval_pipeline.analysis.load import load_table
+    from eval_pipeline.analysis.sources import cells_of, source_of
+    from eval_pipeline.store.ledger import ExperimentRow
     from eval_pipeline.store.records import read_records
 
     ending = output.suffix.removeprefix(".") if output is not None else None
@@ -33,8 +34,8 @@ def command(settings: Settings, name: str, form: str | None, output: Path | None
     if output is None and chosen == "parquet" and (as_json or sys.stdout.isatty()):
         raise SpecError("parquet is no text", hint="name a file: --output FILE")
     with read_records(settings) as records:
-        experiment = records.ledger.experiment(name)
-        frame = scored_frame(load_table(records, experiment))
+        source = source_of(settings, records, name)
+        frame = scored_frame(cells_of(records, source))
     if output is None and as_json:
         emit(json.loads(encoded(frame, "json")), True, lambda: None)
         return
@@ -46,5 +47,6 @@ def command(settings: Settings, name: str, form: str | None, output: Path | None
         output.write_bytes(data)
     except OSError as error:
         raise SpecError(f"{output} can't be written: {error.strerror}", hint="name another file") from None
-    told = {"experiment": experiment.id, "rows": len(frame), "format": chosen, "file": str(output), "size_bytes": len(data)}
-    emit(told, as_json, lambda: note(harmless(f"{experiment.id}: {len(frame)} rows in {output} ({chosen})")))
+    whose = source.id if isinstance(source, ExperimentRow) else source.name
+    told = {"experiment": whose, "rows": len(frame), "format": chosen, "file": str(output), "size_bytes": len(data)}
+    emit(told, as_json, lambda: note(harmless(f"{whose}: {len(frame)} rows in {output} ({chosen})")))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from eval_pipeline.cli.importing_results import harbor, inspect, listed, remove, show
 from eval_pipeline.cli.output import emit, json_option, note, table, with_settings
 from eval_pipeline.settings import Settings
 
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """Import published benchmarks as worlds and cases."""
+    """Published benchmarks as worlds and cases; results of other systems as tables."""
+
+
+for one in (inspect, harbor, listed, show, remove):
+    command.add_command(one)
 
 
 @command.command("biglaw-bench")

@@ -7,6 +7,7 @@ import click
 
 from eval_pipeline.cli.output import (
     alarm_line,
+    counted,
     emit,
     harmless,
     json_option,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from eval_pipeline.analysis.slices import By, Slice
 
 _ARMS_ABREAST = 3
+_LOST = {"infra_failure": "ended in an error, without a score", "cancelled": "planned, or withdrawn"}
 
 
 @click.command()
@@ -35,18 +37,22 @@ _ARMS_ABREAST = 3
 def command(settings: Settings, name: str, wide: bool, by: By | None, as_json: bool) -> None:
     """Arms side by side: ranks, score with its interval, pass rate, cost, latency, comparisons, and what is missing.
 
-    NAME is an experiment's id, or its name for the newest of that name.
+    NAME is an experiment's id, its name for the newest of that name, or an import's name.
     """
-    from eval_pipeline.analysis.load import load_leaderboard
     from eval_pipeline.analysis.load_tables import load_tables
     from eval_pipeline.analysis.slices import slices
+    from eval_pipeline.analysis.sources import board_of, source_of
+    from eval_pipeline.errors import SpecError
+    from eval_pipeline.store.ledger import ExperimentRow
     from eval_pipeline.store.records import read_records
 
     with read_records(settings) as records:
-        experiment = records.ledger.experiment(name)
-        tables = load_tables(records, experiment)
-        board = load_leaderboard(records, experiment, tables)
-        parts = None if by is None else slices(experiment, tables.decided, by)
+        source = source_of(settings, records, name)
+        tables = load_tables(records, source) if isinstance(source, ExperimentRow) else None
+        board = board_of(records, source, tables)
+        if by is not None and not isinstance(source, ExperimentRow):
+            raise SpecError(f"{source.name} is imported: of its cases no {by} is known", hint="leave out --by")
+        parts = slices(source, tables.decided, by) if by and tables and isinstance(source, ExperimentRow) else None
     sliced = {} if parts is None else {"by": by, "slices": [part.as_data() for part in parts]}
 
     def people() -> None:
@@ -75,12 +81,18 @@ def show(board: Leaderboard, *, wide: bool = False) -> None:
     kinds = list(board.arms[0].failures)
     failed = [[arm.arm, *arm.failures.values()] for arm in board.arms]
     table(["arm", *kinds], failed, "\ncells that failed, by kind", right=kinds)
-    click.echo(expected(board.n_cells - sum(board.missing.values()), board.n_cells, board.missing))
+    n_valid = board.n_cells - sum(board.missing.values())
+    click.echo(expected(n_valid, board.n_cells, board.missing) if board.imported is None else _imported_line(n_valid, board))
     click.echo(NEW_CASES)
     for line in [*standing(board), *_money(board), *_cautions(board)]:
         click.echo(line)
     if not wide:
         click.echo("more of each arm: --wide")
+
+
+def _imported_line(n_valid: int, board: Leaderboard) -> str:
+    why = ", ".join(f"{n} {_LOST.get(status, status)}" for status, n in board.missing.items())
+    return f"{n_valid} of {counted(board.n_cells, 'run', 'runs')} ended in a result" + (f"; missing: {why}" if why else "")
 
 
 def show_slices(by: By, parts: Sequence[Slice], baseline: str | None) -> None:
@@ -99,6 +111,10 @@ def _grid(grid: Grid) -> None:
 
 
 def _money(board: Leaderboard) -> Iterator[str]:
+    if (found := board.imported) is not None:
+        unknown = f"; of the runs that count {found.n_unknown_cost} of unknown cost" if found.n_unknown_cost else ""
+        yield f"cost, as reported: {board.spent_usd:.4f} USD{unknown}"
+        return
     yield f"spent: {board.spent_usd:.4f} USD for models, {board.sandbox_spent_usd:.4f} for sandboxes; over all attempts"
     if board.overhead_usd or board.n_overhead_unknown:
         unknown = f"; of unknown cost: {board.n_overhead_unknown}" if board.n_overhead_unknown else ""
@@ -131,10 +147,12 @@ def _trust(judge: JudgeLine) -> Iterator[str]:
 
 def _cautions(board: Leaderboard) -> Iterator[str]:
     flags = {flag for arm in board.arms for flag in arm.flags}
+    drawn = "worlds" if board.imported is None else "cases"
     if "one_cluster" in flags:
-        yield "no interval: all cases are of one world, and nothing is known of another."
+        one = "all cases are of one world" if board.imported is None else "there is one case"
+        yield f"no interval: {one}, and nothing is known of another."
     if "few_clusters" in flags:
-        yield "few worlds: an interval that rests on so few is wide."
+        yield f"few {drawn}: an interval that rests on so few is wide."
     if board.n_unsafe:
         yield unsafe_line(board.n_unsafe)
     if board.leaked_sandboxes:

@@ -38,7 +38,7 @@ NOUNS = {
     "benchmark": ("benchmark", "Arms of many experiments in one table, over months: add, show, list, remove."),
     "export": ("exporting", "The scored table of an experiment, as Parquet, CSV or JSON."),
     "skill": ("skill", "What a coding agent needs to know to drive this: install."),
-    "import": ("importing", "Import published benchmarks as worlds and cases."),
+    "import": ("importing", "Published benchmarks as worlds and cases; results of other systems (Inspect, Harbor) as tables."),
 }
 
 

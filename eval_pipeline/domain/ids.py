@@ -28,7 +28,10 @@ Slug = Annotated[str, AfterValidator(check_slug)]
 
 @dataclass(frozen=True, order=True)
 class CellKey:
-    """One independent run. Written `experiment/world.case/arm/trial`: the Dagster partition key."""
+    """One independent run. Written `experiment/world.case/arm/trial`: the Dagster partition key.
+
+    world: "" for one that was imported; `case` is then all of its name, whatever is in it.
+    """
 
     experiment: str
     world: str
@@ -37,11 +40,11 @@ class CellKey:
     trial: int
 
     def __str__(self) -> str:
-        return f"{self.experiment}/{self.world}.{self.case}/{self.arm}/{self.trial}"
+        return f"{self.experiment}/{self.case_name}/{self.arm}/{self.trial}"
 
     @property
     def case_name(self) -> str:
-        return f"{self.world}.{self.case}"
+        return f"{self.world}.{self.case}" if self.world else self.case
 
     @classmethod
     def parse(cls, text: str) -> CellKey:

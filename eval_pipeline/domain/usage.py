@@ -14,7 +14,7 @@ Count = Annotated[int, Field(ge=0)]
 class Usage(Spec):
     """Tokens of one or more calls to one model; no token is in two classes.
 
-    output includes reasoning; `reasoning` is a sub-count of it, kept for information.
+    output includes reasoning; `reasoning` is a sub-count of it, kept for information. calls 0: how many is not known.
     """
 
     model: str

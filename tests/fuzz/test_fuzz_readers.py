@@ -23,6 +23,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from eval_pipeline.analysis.imported.harbor_job import read_harbor
+from eval_pipeline.analysis.imported.inspect_log import read_inspect
 from eval_pipeline.domain.app import AppManifest
 from eval_pipeline.domain.case import CaseSpec
 from eval_pipeline.domain.experiment import ExperimentSpec
@@ -153,6 +155,24 @@ GREETING = bytes.fromhex(
 )
 
 
+INSPECT: dict[str, Any] = {
+    "eval": {"task": "t", "model": "m", "dataset": {"sample_ids": [1, "b"]}, "config": {"epochs": 2}},
+    "samples": [
+        {
+            "id": 1, "epoch": 1, "input": [{"role": "user", "content": "x"}], "total_time": 1.5, "limit": {"type": "time", "limit": 3},
+            "scores": {"s": {"value": {"a": 1, "b": [1]}}, "t": {"value": "C"}}, "started_at": "2026-01-01T00:00:00+00:00",
+            "model_usage": {"m": {"input_tokens": 3, "output_tokens": 2, "reasoning_tokens": 9, "total_cost": 0.5}},
+        }
+    ],
+}  # fmt: skip
+TRIAL: dict[str, Any] = {
+    "task_name": "t", "trial_name": "t__1", "agent_info": {"name": "a", "version": "1", "model_info": {"name": "m"}},
+    "agent_result": {"n_input_tokens": 5, "n_cache_tokens": 7, "n_output_tokens": 1, "cost_usd": 0.5},
+    "verifier_result": {"rewards": {"reward": 1}}, "exception_info": {"exception_type": "E", "policy": {"has_valid_reward": True}},
+    "agent_execution": {"started_at": "2026-01-01T00:00:00Z", "finished_at": "2026-01-01T00:00:09Z"},
+}  # fmt: skip
+
+
 def zipped() -> bytes:
     raw = io.BytesIO()
     with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -242,6 +262,22 @@ def unpacked(data: bytes) -> None:
     Unpacker(Redactor({"KEY": "secret-value"})).count(io.BytesIO(data))
 
 
+def inspect_zip(sample: bytes) -> bytes:
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("header.json", dumped({"eval": INSPECT["eval"]}))
+        archive.writestr("samples/1_epoch_1.json", sample)
+    return raw.getvalue()
+
+
+def job_of(trial: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "t__1").mkdir()
+        Path(folder, "t__1", "result.json").write_bytes(trial)
+        Path(folder, "result.json").write_bytes(b'{"n_total_trials": 2}')
+        read_harbor(Path(folder))
+
+
 def yaml_of(model: Any) -> Callable[[bytes], Any]:
     return lambda data: parse_model(YamlFile.from_bytes(data, "x.yaml"), model)
 
@@ -327,6 +363,12 @@ READERS = [
         lambda cell: biglaw_rubric.parse_rubric(cell, "x"),
         (SpecError,),
     ),
+    Reader("Inspect log", mixed(dumped(INSPECT)), in_file(read_inspect), (SpecError,)),
+    Reader(
+        "sample of an Inspect log", mixed(dumped(INSPECT["samples"][0])).map(inspect_zip), in_file(read_inspect), (SpecError,)
+    ),
+    Reader("Inspect log, zipped", changed((inspect_zip(dumped(INSPECT["samples"][0])),)), in_file(read_inspect), (SpecError,)),
+    Reader("trial of a Harbor job", mixed(dumped(TRIAL)), job_of, (SpecError,)),
     Reader("imported task", mixed(LAB), in_file(harvey_lab._parse), (SpecError,)),  # pyright: ignore[reportPrivateUsage]
 ]
 

@@ -1,0 +1,275 @@
+"""Results of two other systems as tables. The logs were written by Inspect 0.3.285 (a mock model that answers six sums, some of them
+wrong), the job by Harbor 0.26.0's own models. What they are checked against is what those systems say of them themselves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile as plain_zip
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from backports.zstd import zipfile
+
+from eval_pipeline.analysis.comparable import imported_side
+from eval_pipeline.analysis.compare import compare
+from eval_pipeline.analysis.frame import COLUMNS, scored_frame
+from eval_pipeline.analysis.imported.assemble import Options, assemble
+from eval_pipeline.analysis.imported.board import imported_board
+from eval_pipeline.analysis.imported.harbor_job import read_harbor
+from eval_pipeline.analysis.imported.inspect_log import read_inspect
+from eval_pipeline.analysis.imported.reading import number
+from eval_pipeline.analysis.imported.shelf import Shelf
+from eval_pipeline.analysis.imported.table import ImportedRow, ImportedTable
+from eval_pipeline.errors import NotFound, SpecError
+
+DATA = Path(__file__).parent / "data" / "imported"
+
+
+def of_logs(*names: str, **options: Any) -> ImportedTable:
+    read = [(Path(name).stem, read_inspect(DATA / name)) for name in names]
+    return assemble("sums", "inspect", read, Options(**options))
+
+
+def of_job(folder: Path = DATA / "job", **options: Any) -> ImportedTable:
+    return assemble("acme", "harbor", [(None, one) for one in read_harbor(folder)], Options(**options))
+
+
+def header(name: str) -> dict[str, Any]:
+    with zipfile.ZipFile(DATA / name) as log:
+        return json.loads(log.read("header.json"))
+
+
+def rows(table: ImportedTable, arm: str) -> dict[tuple[str, int], ImportedRow]:
+    return {(row.case, row.trial): row for row in table.arm(arm).rows}
+
+
+def test_the_mean_is_what_inspect_says() -> None:
+    board = imported_board(of_logs("right.eval", "wrong.eval"), resamples=200)
+    for arm, name in zip(board.arms, ("right.eval", "wrong.eval"), strict=True):
+        metrics = header(name)["results"]["scores"][0]["metrics"]
+        assert arm.score == pytest.approx(metrics["accuracy"]["value"])
+        assert arm.se == pytest.approx(metrics["stderr"]["value"])  # both are sd / sqrt(n) over cases
+
+
+def test_usage_and_cost_are_what_inspect_says() -> None:
+    table = of_logs("right.eval")
+    told = header("right.eval")["stats"]["model_usage"]["mockllm/model"]
+    usages = [usage for cell in table.cells for usage in cell.usages]
+    assert sum(usage.input_uncached for usage in usages) == told["input_tokens"]
+    assert sum(usage.cache_read for usage in usages) == told["input_tokens_cache_read"]
+    assert sum(usage.output for usage in usages) == told["output_tokens"]
+    assert imported_board(table, resamples=200).spent_usd == pytest.approx(told["total_cost"])
+
+
+def test_a_json_log_is_the_same_log() -> None:
+    assert of_logs("right.json").arm("right").rows == of_logs("right.eval").arm("right").rows
+
+
+def test_errors_and_limits_keep_what_was_scored() -> None:
+    found = rows(of_logs("wrong.eval"), "wrong")
+    lost, again = found["sum-5", 0], found["sum-5", 1]
+    assert (lost.outcome, lost.score, lost.passed) == ("infra_failure", None, None)
+    assert lost.error == "RuntimeError('the solver broke')"
+    assert (again.outcome, again.score) == ("ok", 1.0)
+    limited = found["sum-3", 0]
+    assert (limited.outcome, limited.score, limited.error) == ("budget_exceeded", 1.0, "limit: message 3")
+    counted = rows(of_logs("wrong.eval", errors_count=True), "wrong")["sum-5", 0]
+    assert (counted.outcome, counted.score) == ("agent_error", 0.0)
+
+
+def test_a_log_of_a_killed_run_is_read_as_far_as_it_goes() -> None:
+    table = of_logs("killed.eval")
+    with zipfile.ZipFile(DATA / "killed.eval") as log:
+        planned = json.loads(log.read("_journal/start.json"))["eval"]["dataset"]["sample_ids"]
+        written = sum(name.startswith("samples/") for name in log.namelist())
+    found = rows(table, "killed")
+    assert {case for case, _ in found} == set(planned) and 0 < written < len(planned)
+    assert sum(row.score is not None for row in found.values()) == written
+    assert table.notes == [
+        "killed.eval: its status is started; what it holds was read",
+        "killed.eval: 2 planned samples are not in it",
+    ]
+    board = imported_board(table, resamples=200)
+    assert board.status == "provisional" and board.missing == {"cancelled": len(planned) - written}
+
+
+def test_several_scores_want_a_choice() -> None:
+    with pytest.raises(SpecError, match="3 scores") as refused:
+        of_logs("graded.eval")
+    assert "graded.right, graded.short, match" in str(refused.value.hint)
+    graded = of_logs("graded.eval", score="graded.right")
+    assert rows(graded, "graded")["sum-1", 0].score == 0.0
+    assert rows(graded, "graded")["sum-3", 0].score is None  # Inspect's own sign for: not scored
+    assert graded.notes == ["graded: 2 runs ended without a score that is a number: they are missing, not 0"]
+    with pytest.raises(SpecError, match="no score is called 'graded'"):
+        of_logs("graded.eval", score="graded")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("C", 1.0), ("I", 0.0), ("P", 0.5), ("N", 0.0), ("yes", 1.0), ("False", 0.0), ("0.25", 0.25), (True, 1.0), (3, 3.0)]
+    + [(value, None) for value in ("maybe", "nan", "inf", float("nan"), float("-inf"), 10**400, "9" * 400, None)],
+)
+def test_values_are_numbers_or_missing(value: Any, expected: float | None) -> None:
+    assert number(value) == expected
+
+
+def test_scores_outside_of_the_range_are_refused_until_it_is_said() -> None:
+    job = of_job()
+    assert (job.low, job.high, job.pass_at) == (0.0, 1.0, None)  # one reward is 0.5: nobody said whether that passes
+    assert of_job(pass_at=0.5).pass_at == 0.5
+    with pytest.raises(SpecError, match=r"outside of 0 to 0\.4") as refused:
+        of_job(span=(0.0, 0.4))
+    assert "--range" in str(refused.value.hint)
+
+
+def test_the_rewards_are_what_harbor_says() -> None:
+    told = json.loads((DATA / "job" / "result.json").read_text())["stats"]
+    board = imported_board(of_job(), resamples=200)
+    for arm, key in zip(board.arms, ("alpha__small-1__acme", "beta__large-2__acme"), strict=True):
+        stats = told["evals"][key]["reward_stats"]["reward"]
+        tasks: dict[str, list[float]] = {}
+        for reward, trials in stats.items():
+            for trial in trials:
+                tasks.setdefault(trial.partition("__")[0], []).append(float(reward))
+        assert arm.score == pytest.approx(fmean(map(fmean, tasks.values())))
+        assert arm.n_valid == told["evals"][key]["n_trials"]
+    assert board.spent_usd == pytest.approx(told["cost_usd"])
+    usages = [usage for cell in of_job().cells for usage in cell.usages]
+    assert sum(usage.input_uncached + usage.cache_read for usage in usages) == told["n_input_tokens"]
+    assert {usage.model for usage in usages} == {"small-1", "large-2", "mini"}
+
+
+def test_how_trials_ended() -> None:
+    table = of_job()
+    alpha, beta = rows(table, "alpha-openai-small-1"), rows(table, "beta-openai-large-2")
+    late = alpha["acme/serve", 0]
+    assert (late.outcome, late.score, late.censored, late.latency_s) == ("agent_timeout", 0.0, True, 90.0)
+    lost = alpha["acme/train", 1]
+    assert (lost.outcome, lost.score) == ("infra_failure", None)
+    assert (beta["acme/serve", 0].outcome, beta["acme/serve", 0].score) == ("agent_error", 1.0)
+    assert (beta["acme/serve", 1].usage, beta["acme/serve", 1].cost_usd) == (None, None)
+    assert "job: 1 of 12 planned trials have no result" in table.notes
+    board = imported_board(table, resamples=200)
+    assert "1 planned runs are not in the files, which do not say of which cases" in board.reasons
+
+
+def test_the_frame_has_our_columns_and_only_what_is_known() -> None:
+    table = of_logs("right.eval", "wrong.eval")
+    frame = scored_frame(table.cells)
+    assert {name: str(kind) for name, kind in frame.dtypes.items()} == COLUMNS
+    ours = ["world", "commit", "snapshot", "run_lock", "score_lock", "judge_version", "cell_digest", "n_criteria", "sandbox_s"]
+    assert frame[[*ours, "state", "attempts", "model_calls"]].isna().all(axis=None)
+    assert set(frame["usage_source"].dropna()) == {"reported"}
+    assert len(frame) == 24 and frame["score"].notna().sum() == 23
+
+
+def test_two_arms_are_compared() -> None:
+    table = of_logs("right.eval", "wrong.eval")
+    found = compare(imported_side(table, "right"), imported_side(table, "wrong"))
+    told = [header(name)["results"]["scores"][0]["metrics"]["accuracy"]["value"] for name in ("right.eval", "wrong.eval")]
+    assert found.difference.diff == pytest.approx(told[1] - told[0])
+    assert (found.n_cases, found.n_worlds, found.criteria) == (6, 6, [])
+    assert all(move.cell_a is None for move in found.cases)
+    assert any("imported" in note for note in found.notes)
+    other = ImportedTable.model_validate_json(table.model_copy(update={"name": "later"}).stored)
+    across = compare(imported_side(table, "right"), imported_side(other, "right"))
+    assert any("one and the same result" in note for note in across.notes)
+
+
+def test_what_was_asked_differently_is_no_pair(tmp_path: Path) -> None:
+    log = json.loads((DATA / "right.json").read_text())
+    log["samples"][0]["input"] = "What is 9 + 9?"
+    changed = tmp_path / "changed.json"
+    changed.write_text(json.dumps(log))
+    with pytest.raises(SpecError, match="asked different things in case 'sum-0'"):
+        assemble("x", "inspect", [("a", read_inspect(DATA / "right.eval")), ("b", read_inspect(changed))], Options())
+
+
+def test_the_same_run_twice_is_refused() -> None:
+    with pytest.raises(SpecError, match="more than once") as refused:
+        assemble("x", "inspect", [(None, read_inspect(DATA / name)) for name in ("right.eval", "wrong.eval")], Options())
+    assert "--arm NAME=FILE" in str(refused.value.hint)
+
+
+def test_the_shelf_keeps_names_apart(tmp_path: Path) -> None:
+    shelf, table, other = Shelf(tmp_path), of_logs("right.eval"), of_logs("wrong.eval")
+    assert shelf.put(table) == "new" and shelf.put(of_logs("right.eval")) == "unchanged"
+    assert shelf.named("sums") == table
+    with pytest.raises(SpecError, match="another import"):
+        shelf.put(other)
+    assert shelf.put(other, replace=True) == "replaced" and shelf.named("sums").digest == other.digest
+    shelf.remove("sums")
+    with pytest.raises(NotFound):
+        shelf.named("sums")
+    assert shelf.get("../sums") is None
+
+
+def write_zip(path: Path, **entries: bytes) -> Path:
+    with plain_zip.ZipFile(path, "w", plain_zip.ZIP_DEFLATED) as log:
+        for name, data in entries.items():
+            log.writestr(name.replace("__", "/") + ".json", data)
+    return path
+
+
+START = b'{"eval": {"task": "t", "model": "m", "dataset": {}, "config": {}}}'
+
+
+def bomb(path: Path) -> Path:
+    """Its own word for its size: 300 MiB."""
+    data = bytearray(write_zip(path, samples__a=b" ", header=START).read_bytes())
+    size = data.index(b"PK\x01\x02") + 24
+    data[size : size + 4] = (300 * 1024 * 1024).to_bytes(4, "little")
+    path.write_bytes(data)
+    return path
+
+
+def cut(path: Path) -> Path:
+    path.write_bytes((DATA / "right.eval").read_bytes()[:-200])
+    return path
+
+
+def flipped(path: Path) -> Path:
+    data = bytearray((DATA / "right.eval").read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (bomb, "samples/a.json is larger than 256 MiB"),
+        (cut, "can't be unpacked"),
+        (flipped, "can't be"),
+        (lambda path: write_zip(path, other=b"{}"), "is no Inspect log"),
+        (lambda path: write_zip(path, header=START), "holds no samples"),
+        (lambda path: write_zip(path, header=START, samples__a=b"[" * 100_000), "recursion limit"),
+        (lambda path: write_zip(path, header=START, samples__a=b'{"id": 1, "epoch": 0}'), "epoch"),
+        (lambda path: write_zip(path, header=START, samples__a=b'{"id": " ", "epoch": 1}'), "its id is empty"),
+        (lambda path: write_zip(path, header=START, samples__a=b'{"id": 1, "epoch": 1, "total_time": -1}'), "total_time"),
+        (
+            lambda path: write_zip(
+                path, header=START, samples__a=b'{"id": 1, "epoch": 1, "model_usage": {"m": {"output_tokens": -5}}}'
+            ),
+            "a count of tokens is below 0",
+        ),
+    ],
+)
+def test_what_is_no_good_log_is_refused(tmp_path: Path, write: Callable[[Path], Path], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        read_inspect(write(tmp_path / "log.eval"))
+
+
+def test_a_job_that_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    shutil.copytree(DATA / "job", job)
+    (job / "linked").symlink_to(DATA / "job" / "parse__0000001")
+    assert of_job(job).arms[0].rows == of_job().arms[0].rows
+    (job / "parse__0000001" / "result.json").write_text("{")
+    with pytest.raises(SpecError, match=r"parse__0000001/result\.json: can't be read"):
+        of_job(job)
