@@ -78,3 +78,4 @@ COMPILE := uv pip compile pyproject.toml --universal --python-version 3.11 --gen
 lock:
 	$(COMPILE) --extra build -o requirements.lock
 	$(COMPILE) --extra build --extra dev -c requirements.lock -o requirements-dev.lock
+	$(COMPILE) --extra build --extra deploy -c requirements-dev.lock -o deploy/requirements.lock
