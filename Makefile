@@ -11,7 +11,7 @@ AGAIN   = || { echo "failed; what failed runs again, alone:"; $(PYTEST) -v -n 0 
 # Asked before anything is installed; `make install` leaves it out
 ASKED  := preflight
 
-.PHONY: demo up install check format test test-all escape audit lock preflight packages dev
+.PHONY: demo up install check format test test-all escape audit bench-smoke lock preflight packages dev
 
 demo: $(VENV)/.runtime
 	$(BIN)/evals demo
@@ -44,6 +44,10 @@ test-all: dev packages
 # What an agent that wants out tries, on each backend, as a table
 escape: dev packages
 	@$(BIN)/python -m tests.escape
+
+# Has anything become slower? A minute or two; says by how much each ratio moved, and fails beyond the factor in bench/baseline.json.
+bench-smoke: dev
+	@$(BIN)/python bench/smoke.py
 
 # Known vulnerabilities of the locked packages; says so where nobody can be asked
 audit:

@@ -3,7 +3,8 @@
     python bench/persist.py [--mib 1024] [--backend local|modal|both] [--secrets 5]
 
 Prints one JSON line. *_rss_peak_mib: above what the process had before; the worker is the one that reads. temp_disk_mib: the most that
-lay in the scratch directory and in the store's unfinished files at once, beside the stored bundle. The transcript hardly compresses,
+lay in the scratch directory and in the store's unfinished files at once, beside the stored bundle. cpu_s: of the engine and its worker;
+reading_cpu_s: of reading the stored transcript once. The transcript hardly compresses,
 and holds a line of 100 MB, NUL bytes, half a line and lone surrogates. The loopback Modal needs root, and runs in a process of its own.
 """
 
@@ -154,27 +155,38 @@ async def persist(name: str, backend: Backend, state: Path, n_bytes: int, secret
         )
         watch = Watch(state / "tmp", state / f"artifacts-{name}" / "tmp")
         watch.start()
-        began = time.monotonic()
+        began, used = time.monotonic(), cpu_s()
         async with persister.collected(sandbox, 0) as kept:
             collected_s = time.monotonic() - began
             persisted = await persister.read(kept, experiment, key)
         took_s = time.monotonic() - began
         watch.stop()
         persister.close()
+        used = cpu_s() - used  # a worker's counts once it has ended
     await sandbox.terminate()
     await backend.aclose()
+    reading = cpu_s()
     n_stored = transcript_bytes(store, persisted.bundle, str(persisted.result.answer))
+    reading = cpu_s() - reading
     assert (persisted.calls, persisted.evidence["bad_lines"]) == (1000, 2), persisted.evidence
     return {
         "bytes": n_stored,
         "secrets": len(secrets),
         "mb_s": round(n_stored / 1e6 / took_s, 1),
+        "cpu_s": round(used, 2),
+        "reading_cpu_s": round(reading, 2),
         "collect_s": round(collected_s, 1),
         "read_s": round(took_s - collected_s, 1),
         "engine_rss_peak_mib": round(watch.engine_mib),
         "worker_rss_peak_mib": round(watch.worker_mib),
         "temp_disk_mib": round(watch.disk_mib),
     }
+
+
+def cpu_s() -> float:
+    """Of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def transcript_bytes(store: LocalArtifacts, bundle: str, digest: str) -> int:
