@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 COLLECT_TIMEOUT_S = 900.0
 _NO_SUCH_FILE = 4
 _NO_SUCH_FOLDER = 5
+_SIGNALS = 128
 _PAUSES_S = (0.2, 1.0, 3.0)
 T = TypeVar("T")
 
@@ -156,32 +157,38 @@ class ModalSandbox:
             raise SandboxError(f"{path} can't be put into {self.name}: {done.complaint}")
 
     async def read(self, path: str, max_bytes: int) -> bytes | None:
-        data = await self._content("read", path, str(max_bytes + 1))
+        data = await self._content(path, 0, max_bytes + 1)
         if data is not None and len(data) > max_bytes:
             raise SandboxError(f"{path} in {self.name} is larger than {max_bytes} bytes")
         return data
 
     async def tail(self, path: str, offset: int, max_bytes: int) -> bytes:
-        return await self._content("tail", path, str(max_bytes), str(offset + 1)) or b""
+        return await self._content(path, offset, max_bytes) or b""
 
-    async def _content(self, verb: str, path: str, *words: str) -> bytes | None:
-        done = await self._as_user(scripts.FILES, verb, _below_out(path), *words)
-        if done.code == _NO_SUCH_FILE:
+    async def _content(self, path: str, offset: int, max_bytes: int) -> bytes | None:
+        """None as well when who reads is ended meanwhile: by a program of the same user, or for want of memory."""
+        done = await self._as_user(scripts.FILES, "read", _below_out(path), str(max_bytes), str(offset))
+        if done.code == _NO_SUCH_FILE or done.code > _SIGNALS:
             return None
         if done.code != 0:
             raise SandboxError(f"{path} in {self.name} can't be read: {done.complaint}")
         return done.stdout
 
     async def collect(self, dest: Path) -> Collected:
-        words = (scripts.LIST, str(2 * bundle.MAX_ENTRIES + 2), str(bundle.MAX_DEPTH))
-        listing = await self.as_root(scripts.STILL_LIST, *words)
+        """A stopped program can have itself woken, to end or deceive what reads: where that goes wrong, what is left of them ends first."""
         try:
-            return await self._collect(dest, listing)
+            return await self._collect(dest, "STOP")
+        except SandboxLost:
+            raise
+        except SandboxError:
+            return await self._collect(dest, "KILL")
         finally:
             with suppress(SandboxError):
                 await self._as_user(scripts.GO_ON)
 
-    async def _collect(self, dest: Path, listing: Done) -> Collected:
+    async def _collect(self, dest: Path, signal: str) -> Collected:
+        words = (scripts.LIST, str(2 * bundle.MAX_ENTRIES + 2), str(bundle.MAX_DEPTH), signal)
+        listing = await self.as_root(scripts.STILL_LIST, *words)
         if listing.code not in (0, _NO_SUCH_FOLDER):
             raise SandboxError(f"the output of {self.name} can't be listed: {listing.complaint}")
         choice = await asyncio.to_thread(bundle.choose, listing.stdout)

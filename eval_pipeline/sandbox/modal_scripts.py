@@ -88,8 +88,10 @@ LOGS = f"""cd {RUN_DIR}/logs || exit 0
 [ ! -e "$0.stderr" ] || tail -c "$1" "$0.stderr" >&2
 """
 
-# As the user, in /out. $0: read, tail or write; $1: the path; $2: bytes; $3: where to begin, from 1. 4: there is no such file
-FILES = f"""cd {OUTPUT_DIR} || exit 5; path=$1
+# As the user, in /out. $0: read or write; $1: the path; $2: bytes; $3: where to begin. 4: there is no such file, or none that can be
+# read. What is looked at may be another thing by the time it is opened: so no link is followed and no FIFO waited for then, either
+FILES = f"""path=$1
+cd {OUTPUT_DIR} || {{ [ "$0" = write ] && exit 5; exit 4; }}
 {_TAKE}while :; do
   case $path in
   */*) part=${{path%%/*}} path=${{path#*/}} ;;
@@ -104,8 +106,7 @@ if [ "$0" = write ]; then
   rm -f "./.evals-$$"; exit 5
 fi
 [ -f "./$path" ] && [ ! -L "./$path" ] || exit 4
-if [ "$0" = read ]; then exec head -c "$2" "./$path"; fi
-tail -c "+$3" "./$path" | head -c "$2"
+dd if="./$path" iflag=nonblock,nofollow,fullblock,skip_bytes,count_bytes bs=65536 skip="$3" count="$2" status=none || exit 4
 """
 
 # As the user. $0: entries, $1: depth. One record an entry: kind, permissions, size, path; X is a directory that can't be entered,
@@ -116,8 +117,8 @@ find . -mindepth 1 -maxdepth "$1" \\( -type d ! \\( -readable -executable \\) -p
 """
 
 # As root. What was left running is stopped first: it is the same user as what reads, and could end that or write to its output. Who
-# will not be stopped ends. A process in state D runs no code until it stops. $0: LIST, $1 and $2: its words
-STILL_LIST = f"""n=0 signal=STOP
+# will not be stopped ends. A process in state D runs no code until it stops. $0: LIST, $1 and $2: its words, $3: STOP or KILL
+STILL_LIST = f"""n=0 signal=$3
 while [ $n -lt 200 ]; do
   {" ".join(AS_USER)} sh -c "kill -s $signal -- -1" 2>/dev/null || :
   left=0
