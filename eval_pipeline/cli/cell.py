@@ -144,6 +144,8 @@ def _show_secrets(cell: ScoredCell) -> None:
     click.echo(f"it wrote secrets that it was given: {replaced or 'none in its texts'}")
     for one in found["quarantined"]:
         click.echo(f"in quarantine, and judged by nobody: {harmless(one['file'])}: {harmless(one['why'])}")
+    if found.get("left_out"):
+        click.echo(f"{found['left_out']} more of the same kind, kept nowhere")
 
 
 def _sandbox_line(cell: ScoredCell) -> str:

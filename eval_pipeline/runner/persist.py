@@ -114,7 +114,8 @@ class Persister:
             aside.append({"file": one.file, "why": one.why, "digest": stored.digest, "size_bytes": one.size_bytes})
         if not redacted.replaced and not aside:
             return {}
-        return {SECRETS_FOUND: {"replaced": dict(sorted(redacted.replaced.items())), "quarantined": aside}}
+        more = {"left_out": redacted.n_left_out} if redacted.n_left_out else {}
+        return {SECRETS_FOUND: {"replaced": dict(sorted(redacted.replaced.items())), "quarantined": aside, **more}}
 
     @asynccontextmanager
     async def fetched(self, bundle: str, facts: Mapping[str, Any] | None = None) -> AsyncGenerator[Kept]:

@@ -23,18 +23,20 @@ T = TypeVar("T", "BundleReport", "Redacted")
 log = logging.getLogger(__name__)
 
 MEMORY_MIB = 1024
+READ_S = 1800.0
 TRIES = 2
 
 
 class Readers:
-    """As many processes as are asked at once; who asks sees to it that they are few. memory_mib: what one of them may have."""
+    """As many processes as are asked at once; who asks sees to it that they are few. memory_mib: what one of them may have. read_s: how long for a bundle."""
 
-    def __init__(self, memory_mib: int = MEMORY_MIB) -> None:
+    def __init__(self, memory_mib: int = MEMORY_MIB, read_s: float = READ_S) -> None:
         self._memory_mib = memory_mib
+        self._read_s = read_s
         self._idle: list[_Reader] = []
 
     async def report(self, task: BundleTask) -> BundleReport:
-        """Raises OutputUnreadable when the bundle kills its reader, a fresh one too, or is broken."""
+        """Raises OutputUnreadable when the bundle kills its reader, a fresh one too, takes it too long, or is broken."""
         return await self._asked(task, BundleReport, "is stored, but")
 
     async def redact(self, task: RedactionTask) -> Redacted:
@@ -43,7 +45,7 @@ class Readers:
 
     async def _asked(self, task: BundleTask | RedactionTask, kind: type[T], what: str) -> T:
         for left in reversed(range(TRIES)):
-            reader = self._idle.pop() if self._idle else await asyncio.to_thread(_Reader, self._memory_mib)
+            reader = self._idle.pop() if self._idle else await asyncio.to_thread(_Reader, self._memory_mib, self._read_s)
             try:
                 answer = await asyncio.to_thread(reader.ask, task)
             except asyncio.CancelledError:
@@ -53,8 +55,9 @@ class Readers:
                 self._idle.append(reader)
                 return answer
             reader.close()
-            log.warning("%s: %s%s", task.path, answer, "; another reader is tried" if left else "")
-            if not left:
+            again = left > 0 and not reader.too_slow
+            log.warning("%s: %s%s", task.path, answer, "; another reader is tried" if again else "")
+            if not again:
                 raise OutputUnreadable(f"the output {what} {answer}")
         raise AssertionError("unreachable")
 
@@ -64,7 +67,9 @@ class Readers:
 
 
 class _Reader:
-    def __init__(self, memory_mib: int) -> None:
+    def __init__(self, memory_mib: int, read_s: float) -> None:
+        self._read_s = read_s
+        self.too_slow = False
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
         self._pipe, theirs = context.Pipe()
@@ -76,7 +81,10 @@ class _Reader:
         """The answer, or why there is none."""
         try:
             self._pipe.send(task)
-            return self._pipe.recv()
+            if self._pipe.poll(self._read_s):
+                return self._pipe.recv()
+            self.too_slow = True
+            return f"takes its reader more than {self._read_s:g} s"
         except (EOFError, OSError):
             self._process.join(timeout=10)
             return f"its reader {_ended(self._process.exitcode)}"

@@ -10,7 +10,7 @@ import os
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import SpooledTemporaryFile, TemporaryFile
 from typing import IO
@@ -20,6 +20,7 @@ from eval_pipeline.vault.containers import MAGIC, TooMuch, Unpacker
 from eval_pipeline.vault.redaction import Redactor
 
 FILES = "out/files/"
+MAX_ASIDE = 1000
 _CHUNK = 1 << 20
 _MEMORY = 16 << 20
 
@@ -45,10 +46,11 @@ class PutAside:
 
 @dataclass(frozen=True, kw_only=True)
 class Redacted:
-    """replaced: how often each secret was, by name; in names of files, too."""
+    """replaced: how often each secret was, by name; in names of files, too. n_left_out: what would be put aside, but is kept nowhere."""
 
     replaced: Counter[str] = field(default_factory=Counter[str])
     put_aside: list[PutAside] = field(default_factory=list[PutAside])
+    n_left_out: int = 0
 
 
 @dataclass
@@ -70,20 +72,23 @@ def redact_bundle(task: RedactionTask) -> Redacted:
     partial = task.path.with_name(f"{task.path.name}.redacted")
     redacted = Redacted()
     with partial.open("wb") as raw:
-        _rewrite(task, found, raw, redacted)
+        n_left_out = _rewrite(task, found, raw, redacted)
         raw.flush()
         os.fsync(raw.fileno())
     partial.replace(task.path)
-    return redacted
+    return replace(redacted, n_left_out=n_left_out)
 
 
 def _look(path: Path, redactor: Redactor) -> Iterator[_Found | None]:
+    unpacker = Unpacker(redactor)
     for member, stream in bundle_members(path):
         found = redactor.count([os.fsencode(member.name), b"\n", os.fsencode(member.linkname)])
-        yield _looked_at(member, stream, redactor, found) if stream is not None else _Found(found) if found else None
+        yield _looked_at(member, stream, redactor, unpacker, found) if stream is not None else _Found(found) if found else None
 
 
-def _looked_at(member: tarfile.TarInfo, stream: IO[bytes], redactor: Redactor, named: Counter[str]) -> _Found | None:
+def _looked_at(
+    member: tarfile.TarInfo, stream: IO[bytes], redactor: Redactor, unpacker: Unpacker, named: Counter[str]
+) -> _Found | None:
     head = stream.read(len(MAGIC))
     if head != MAGIC:
         inside = redactor.count(_chunks(stream, head))
@@ -93,7 +98,7 @@ def _looked_at(member: tarfile.TarInfo, stream: IO[bytes], redactor: Redactor, n
             inside = redactor.count(_kept(_chunks(stream, head), copy))
             copy.seek(0)
             try:
-                inside += Unpacker(redactor).count(copy)
+                inside += unpacker.count(copy)
                 why = _why(inside) if inside else None
             except TooMuch as error:
                 why = f"it could not be looked through for secrets: {error}"
@@ -104,8 +109,10 @@ def _why(found: Counter[str]) -> str:
     return f"it holds the value of {', '.join(sorted(found))}"
 
 
-def _rewrite(task: RedactionTask, found: dict[int, _Found], raw: IO[bytes], redacted: Redacted) -> None:
+def _rewrite(task: RedactionTask, found: dict[int, _Found], raw: IO[bytes], redacted: Redacted) -> int:
+    """How many files were left out."""
     names = Counter[str]()
+    n_left_out = 0
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=1, mtime=0) as zipped,
         tarfile.TarFile(fileobj=zipped, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape") as tar,
@@ -115,7 +122,10 @@ def _rewrite(task: RedactionTask, found: dict[int, _Found], raw: IO[bytes], reda
             member.name = _free(os.fsdecode(task.redactor.bytes(os.fsencode(member.name))), names)
             member.linkname = os.fsdecode(task.redactor.bytes(os.fsencode(member.linkname)))
             if hit is not None and hit.why is not None and stream is not None:
-                redacted.put_aside.append(_put_aside(task.aside, member, stream, hit.why))
+                if (number := len(redacted.put_aside)) < MAX_ASIDE:
+                    redacted.put_aside.append(_put_aside(task.aside / str(number), member, stream, hit.why))
+                else:
+                    n_left_out += 1
                 continue
             if hit is None or stream is None:
                 tar.addfile(member, stream)
@@ -123,6 +133,7 @@ def _rewrite(task: RedactionTask, found: dict[int, _Found], raw: IO[bytes], reda
                 _add_redacted(tar, member, stream, task.redactor)
             redacted.replaced.update(hit.secrets if hit is not None else {})
             tar.members.clear()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue] - it remembers every member
+    return n_left_out
 
 
 def _free(name: str, taken: Counter[str]) -> str:
@@ -131,9 +142,8 @@ def _free(name: str, taken: Counter[str]) -> str:
     return name if taken[name] == 1 else _free(f"{name}.{taken[name]}", taken)
 
 
-def _put_aside(folder: Path, member: tarfile.TarInfo, stream: IO[bytes], why: str) -> PutAside:
-    folder.mkdir(mode=0o700, exist_ok=True)
-    path = folder / f"{len(list(folder.iterdir()))}"
+def _put_aside(path: Path, member: tarfile.TarInfo, stream: IO[bytes], why: str) -> PutAside:
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     with path.open("wb") as copy:
         for chunk in _chunks(stream):
             copy.write(chunk)

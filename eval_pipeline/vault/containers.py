@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import lzma
 import re
+import struct
 import zipfile
 import zlib
 from collections import Counter
@@ -13,11 +15,23 @@ from typing import IO
 from eval_pipeline.vault.redaction import Redactor
 
 MAX_UNPACKED_BYTES = 256 << 20
+MAX_BUNDLE_BYTES = 1 << 30
 MAX_ENTRIES = 10_000
 MAX_DEPTH = 3
 MAGIC = b"PK\x03\x04"
 _CHUNK = 1 << 20
 _TAG_MAX = 1 << 16
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    RuntimeError,
+    EOFError,
+    OSError,
+    ValueError,
+    OverflowError,
+)
 _TAG = re.compile(rb"<[^<>]*>")
 
 
@@ -26,15 +40,22 @@ class TooMuch(Exception):
 
 
 class Unpacker:
-    """For one file: what it may unpack is counted over all archives in it."""
+    """For one bundle: what it may unpack is counted over all archives in a file, and over all files."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._left_bytes = MAX_UNPACKED_BYTES
-        self._left_entries = MAX_ENTRIES
+        self._left_bundle_bytes = MAX_BUNDLE_BYTES
+        self._left_bytes = self._left_entries = 0
 
-    def count(self, file: IO[bytes], depth: int = 1) -> Counter[str]:
+    def count(self, file: IO[bytes]) -> Counter[str]:
         """How often each secret stands in it. A file that is no zip archive, or a broken one, holds nothing. Raises TooMuch."""
+        self._left_bytes, self._left_entries = MAX_UNPACKED_BYTES, MAX_ENTRIES
+        try:
+            return self._archive(file, 1)
+        except MemoryError:
+            raise TooMuch("its list of entries is too large") from None
+
+    def _archive(self, file: IO[bytes], depth: int) -> Counter[str]:
         found = Counter[str]()
         try:
             with zipfile.ZipFile(file) as archive:
@@ -46,7 +67,7 @@ class Unpacker:
                     if not entry.is_dir():
                         found += self._entry(archive, entry, depth)
                 found += self._redactor.count([archive.comment])
-        except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError, ValueError):
+        except _BROKEN:
             return found
         return found
 
@@ -57,7 +78,7 @@ class Unpacker:
                 with archive.open(entry) as stream:
                     for chunk in self._unpacked(stream):
                         copy.write(chunk)
-            except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError):
+            except _BROKEN:
                 pass  # encrypted, or broken: as far as it goes
             copy.seek(0)
             found += self._redactor.count(_chunks(copy))
@@ -67,7 +88,7 @@ class Unpacker:
             if head == MAGIC:
                 if depth >= MAX_DEPTH:
                     raise TooMuch(f"archives stand in archives, more than {MAX_DEPTH} deep")
-                return found + self.count(copy, depth + 1)
+                return found + self._archive(copy, depth + 1)
             if entry.filename.endswith((".xml", ".rels", ".html")):  # a word may be cut into several elements
                 found += self._redactor.count(_without_tags(_chunks(copy)))
         return found
@@ -75,8 +96,11 @@ class Unpacker:
     def _unpacked(self, stream: IO[bytes]) -> Iterator[bytes]:
         while chunk := stream.read(_CHUNK):
             self._left_bytes -= len(chunk)
+            self._left_bundle_bytes -= len(chunk)
             if self._left_bytes < 0:
                 raise TooMuch(f"unpacked it is larger than {MAX_UNPACKED_BYTES >> 20} MiB")
+            if self._left_bundle_bytes < 0:
+                raise TooMuch(f"unpacked all archives of the output are larger than {MAX_BUNDLE_BYTES >> 20} MiB")
             yield chunk
 
 

@@ -109,6 +109,26 @@ def test_what_needs_too_much_memory_is_said_and_the_next_is_read(tmp_path: Path)
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
+def test_who_makes_its_reader_wait_for_ever_holds_nobody_up(tmp_path: Path) -> None:
+    stuck = tmp_path / "stuck.tar.gz"
+    os.mkfifo(stuck)
+    good = bundle(tmp_path / "good.tar.gz", {"out/result.json": RESULT})
+
+    async def run() -> None:
+        readers = Readers(read_s=0.5)
+        with pytest.raises(OutputUnreadable, match=r"takes its reader more than 0\.5 s"):
+            await readers.report(task(stuck))
+        readers.close()
+        readers = Readers()
+        try:
+            assert (await readers.report(task(good))).result.answer == "yes"
+        finally:
+            readers.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert multiprocessing.active_children() == []
+
+
 def test_a_cancelled_question_ends_its_reader(tmp_path: Path) -> None:
     stuck = tmp_path / "stuck.tar.gz"
     os.mkfifo(stuck)

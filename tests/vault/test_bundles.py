@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from eval_pipeline.scoring.bundle_tar import bundle_members
-from eval_pipeline.vault import containers
+from eval_pipeline.vault import bundles, containers
 from eval_pipeline.vault.bundles import Redacted, RedactionTask, redact_bundle
 from eval_pipeline.vault.redaction import Redactor
 
@@ -103,3 +103,29 @@ def test_a_word_cut_into_elements_is_found_in_a_document(tmp_path: Path) -> None
     cut = f"<w:t>{KEY[:7]}</w:t></w:r><w:r><w:t xml:space='preserve'>{KEY[7:]}</w:t>".encode()
     path = packed(tmp_path / "b.tar.gz", {"out/files/a.docx": archive(("word/document.xml", b"<w:p>" * 300_000 + cut))})
     assert [one.file for one in redact(path).put_aside] == ["files/a.docx"]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2, zipfile.ZIP_DEFLATED])
+def test_an_archive_that_breaks_in_the_middle_holds_what_came_before(tmp_path: Path, method: int) -> None:
+    whole = archive(("a.txt", KEY.encode()), ("b.txt", b"text" * 500), method=method)
+    start = whole.index(b"b.txt") + 5
+    members = {f"out/files/{at}.zip": whole[:at] + b"\xff\xff\xff" + whole[at + 3 :] for at in range(start, start + 12)}
+    path = packed(tmp_path / "b.tar.gz", members)
+    assert {one.file for one in redact(path).put_aside} == {name.removeprefix("out/") for name in members}
+
+
+def test_all_archives_together_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "MAX_BUNDLE_BYTES", 2 << 20)
+    members = {f"out/files/{n}.zip": archive(("a", bytes(1 << 19))) for n in range(6)}
+    path = packed(tmp_path / "b.tar.gz", members)
+    assert [one.file for one in redact(path).put_aside] == ["files/4.zip", "files/5.zip"]
+
+
+def test_what_is_put_aside_is_bounded_and_the_rest_is_kept_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundles, "MAX_ASIDE", 2)
+    members = {f"out/files/{n}": KEY.encode() for n in range(5)} | {"out/files/clean": b"text"}
+    path = packed(tmp_path / "b.tar.gz", members)
+    found = redact(path)
+    assert (len(found.put_aside), found.n_left_out) == (2, 3)
+    assert len(list((tmp_path / "aside").iterdir())) == 2
+    assert content(path) == {"out/files/clean": b"text"}
