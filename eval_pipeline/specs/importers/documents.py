@@ -48,7 +48,8 @@ def _folded(name: str) -> str:
 
 
 def check_readable(path: Path, where: str) -> None:
-    """Raise SpecError when `path` is no file or its content can't be had."""
+    """Raise SpecError when `path` is no file or its content can't be had. A link might lead to any file of this machine."""
+    check_no_link(path, where)
     if not path.is_file():
         raise SpecError(f"the document {path.name!r} is not a file", where=where)
     try:
@@ -56,3 +57,8 @@ def check_readable(path: Path, where: str) -> None:
             file.read(1)
     except OSError as error:
         raise SpecError(f"the document {path.name!r} can't be read: {error.strerror}", where=where) from None
+
+
+def check_no_link(path: Path, where: str) -> None:
+    if path.is_symlink():
+        raise SpecError(f"{path.name!r} is a link, and a world holds files", where=where, hint="put a copy in its place")

@@ -20,7 +20,7 @@ from eval_pipeline.domain.case import Case, CaseSpec
 from eval_pipeline.domain.ids import SLUG_MAX
 from eval_pipeline.domain.world import WorldSpec, colliding_names
 from eval_pipeline.errors import SpecError
-from eval_pipeline.specs.importers.documents import check_readable
+from eval_pipeline.specs.importers.documents import check_no_link, check_readable
 from eval_pipeline.specs.importers.slugs import slug, slug_words
 from eval_pipeline.specs.importers.tree import Content, ImportedCase, place_tree, to_yaml
 from eval_pipeline.specs.yaml_file import YamlFile, parse_model
@@ -120,10 +120,9 @@ def _bytes(path: Path) -> bytes:
 
 def _documents(folder: Path) -> Iterator[str]:
     """Relative paths, sorted. Raises SpecError for a link, for what can't be read, and for names that are one elsewhere."""
+    check_no_link(folder, str(folder))
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir() or path.is_symlink())
     for name in names:
-        if (folder / name).is_symlink():
-            raise SpecError("is a link, and a world holds files", where=str(folder / name), hint="put the file in its place")
         check_readable(folder / name, str(folder / name))
     for one, other in colliding_names(names):
         message = f"the documents {one!r} and {other!r} are the same name where case or Unicode form is ignored"

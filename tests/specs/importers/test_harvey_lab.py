@@ -124,6 +124,10 @@ def test_what_can_not_be_read_is_refused(tasks: Path, tmp_path: Path) -> None:
     (broken / "task.json").write_text(json.dumps(TASK))
     (broken / "documents" / "link").symlink_to("/etc/hostname")
     assert "is a link" in refused(tasks, tmp_path / "into")
+    (broken / "documents").rename(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "link").unlink()
+    (broken / "documents").symlink_to(tmp_path / "elsewhere")
+    assert "'documents' is a link" in refused(tasks, tmp_path / "into")
     (tmp_path / "empty").mkdir()
     assert "holds no task.json" in refused(tmp_path / "empty", tmp_path / "into")
 
