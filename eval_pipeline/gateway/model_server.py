@@ -142,7 +142,7 @@ class ModelServer:
             access = Access.load(self._paths.model_access_of(name))
         except SpecError:
             access = None
-        shown = hashlib.sha256(token.encode()).hexdigest()
+        shown = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
         if access is None or not hmac.compare_digest(shown, access.token_sha256):
             raise _Refused(401, "authentication_error", "this is not the token of a sandbox that may ask models")
         return name, access

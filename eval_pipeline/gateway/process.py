@@ -33,6 +33,7 @@ from eval_pipeline.gateway.listener import PORT, ListenerMaker
 from eval_pipeline.gateway.model_log import MODELS
 from eval_pipeline.gateway.paths import Paths, check_name
 from eval_pipeline.gateway.proxy import Policy, Proxy, Room
+from eval_pipeline.gateway.sparing import Sparing
 from eval_pipeline.vault.held import HeldRedactor, log_redacted
 from eval_pipeline.vault.values import Values
 
@@ -268,6 +269,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--idle-s", type=float, default=60.0)
     options = parser.parse_args(argv)
     log_redacted(options.state_dir, "%(asctime)s %(message)s")
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(Sparing())
     paths = Paths.of(options.state_dir)
     maker = ListenerMaker()  # before the lock: it must not hold it, and before any thread
     lock = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

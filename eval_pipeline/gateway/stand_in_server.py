@@ -20,7 +20,7 @@ from eval_pipeline.gateway.stand_in import respond
 async def _complete(request: Request) -> JSONResponse:
     try:
         body = json.loads(await request.body())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return JSONResponse({"error": {"message": f"the body is no JSON: {error}", "type": "invalid_request_error"}}, 400)
     if not isinstance(body, dict):
         return JSONResponse({"error": {"message": "the body is no object", "type": "invalid_request_error"}}, 400)
@@ -46,7 +46,7 @@ class StandInServer:
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         routes = [Route("/v1/chat/completions", _complete, methods=["POST"]), Route("/v1/models", _models)]
-        config = uvicorn.Config(Starlette(routes=routes), log_level="warning", access_log=False, lifespan="off")
+        config = uvicorn.Config(Starlette(routes=routes), log_config=None, log_level="warning", access_log=False, lifespan="off")
         self._server = _Server(config)
         self._task = asyncio.get_running_loop().create_task(self._server.serve(sockets=[self._socket]))
 

@@ -313,6 +313,22 @@ def test_without_the_token_nobody_is_asked(way: Any, token: str) -> None:
     asyncio.run(go())
 
 
+@pytest.mark.parametrize("token", [b"evals-box.\xff\xfe", b"evals-\xff.x", b"\xf0\x9f\x92\xa9"])
+def test_a_token_that_is_no_text_is_none(way: Any, token: bytes) -> None:
+    async def go() -> None:
+        with Provider() as provider:
+            async with way(provider.url) as at:
+                reader, writer = await asyncio.open_connection(*at.server.endpoint)
+                body = json.dumps(CHAT).encode()
+                head = b"POST /openai/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer " + token
+                writer.write(head + b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                assert (await reader.read()).startswith(b"HTTP/1.1 401 ")
+                writer.close()
+                assert provider.seen == []
+
+    asyncio.run(go())
+
+
 @pytest.mark.parametrize("path", ["/openai/files", "/", "/openai/chat/completions/../../../admin"])
 def test_other_paths_do_not_reach_the_provider_with_its_key(way: Any, path: str) -> None:
     async def go() -> None:
