@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eval_pipeline.domain.canonical import digest
 
@@ -19,6 +20,7 @@ _HEAD_SHARE = 0.75
 _NAME_MAX_CHARS = 200
 PARTS_MAX = 200
 """Files that are named to the judge; it is told how many more there are."""
+_UNSENT = re.compile("[\0\ud800-\udfff]")
 _PART_CHARS = 200  # around each part: its marks, and what is said of its cut
 
 SYSTEM = """\
@@ -92,7 +94,7 @@ class ToAsk:
 
 
 def exam(task: str, reference: str | None, work: Sequence[Material], asked: Sequence[ToAsk]) -> Exam:
-    named, n_more = _named_parts(work)
+    named, n_more = _named_parts([_sendable(part) for part in work])
     parts = _excerpts(named)
     unseen = [line for _, line in parts if line is not None]
     unseen += [f"{n_more} more files, not shown"] if n_more else []
@@ -108,6 +110,11 @@ def exam(task: str, reference: str | None, work: Sequence[Material], asked: Sequ
         unseen=tuple(unseen),
         asked=tuple(_asked(text, code, one) for one in asked),
     )
+
+
+def _sendable(part: Material) -> Material:
+    """A half of a character can't be sent, nor a NUL be stored when it is quoted: an answer that holds one must be judged all the same."""
+    return part if part.text is None else replace(part, text=_UNSENT.sub("\N{REPLACEMENT CHARACTER}", part.text))
 
 
 def _asked(shared: str, code: str, one: ToAsk) -> Asked:

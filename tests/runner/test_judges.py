@@ -388,3 +388,16 @@ def test_a_judge_that_follows_an_injection_must_still_quote(runs: JudgedRuns, ju
     runs.judge(experiment)
     (cell,) = runs.table(experiment)
     assert (cell.score, cell.n_judge_failed, len(judge.requests)) == (None, 1, 3)
+
+
+def test_halves_of_characters_and_nul_keep_no_work_from_its_judge(runs: JudgedRuns, judge: LoopbackJudge) -> None:
+    def quoting(request: Read) -> dict[str, Any]:
+        words = request.block("answer")
+        return {"criterion_id": request.criterion_id, "evidence": words, "reasoning": "so it\0is", "verdict": "not_met"}
+
+    judge.decide = quoting
+    experiment = runs.experiment(spec(judge), [LEASE], ["No \ud800 lease \0 here \udfff."], files={"a\udcff.txt": b"Nothing."})
+    runs.judge(experiment)
+    (cell,) = runs.table(experiment)
+    assert (cell.score, cell.n_judge_failed, len(judge.requests)) == (0, 0, 1)
+    assert cell.criteria[0].quotes == ["No \ufffd lease \ufffd here \ufffd."]
