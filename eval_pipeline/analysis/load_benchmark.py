@@ -47,18 +47,26 @@ def unknown(records: Records, name: str) -> NotFound:
     return NotFound(f"no benchmark {name!r}; there are: {names}", hint=f"evals benchmark add {name} EXPERIMENT makes it")
 
 
-def add_arms(records: Records, name: str, experiment: ExperimentRow, arms: Sequence[str]) -> dict[str, bool]:
+def add_arms(
+    records: Records, name: str, experiment: ExperimentRow, arms: Sequence[str], *, dry_run: bool = False
+) -> dict[str, bool]:
     """arms: none means all. Arm -> whether it is new: one that is the same as an entry keeps that entry's result.
+
+    dry_run: only say so.
 
     Raises SpecError when the experiment is of another version than the entries, or has no such arm.
     """
     known = [arm.name for arm in experiment.run.arms]
     if strangers := [arm for arm in arms if arm not in known]:
         raise SpecError(f"{experiment.id} has no arm {', '.join(strangers)}", hint=f"its arms: {', '.join(known)}")
-    for entered in dict.fromkeys(entry.experiment for entry in records.benchmarks.entries(name)):
+    entries = records.benchmarks.entries(name)
+    for entered in dict.fromkeys(entry.experiment for entry in entries):
         if entered != experiment.id:
             require_same(records.ledger.experiment(entered), experiment, name)
     chosen = [arm for arm in experiment.run.arms if not arms or arm.name in arms]
     identities = {arm.name: arm_identity(experiment, arm) for arm in chosen}
-    new = records.benchmarks.add(name, experiment.id, [(identity, arm) for arm, identity in identities.items()])
+    if dry_run:
+        new = set(identities.values()) - {entry.identity for entry in entries}
+    else:
+        new = records.benchmarks.add(name, experiment.id, [(identity, arm) for arm, identity in identities.items()])
     return {arm: identity in new for arm, identity in identities.items()}

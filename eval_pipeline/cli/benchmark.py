@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eval_pipeline.cli.output import count, emit, json_option, table, with_settings
+from eval_pipeline.cli.output import count, dry_run_option, emit, json_option, table, with_settings
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -34,9 +34,10 @@ def list_(settings: Settings, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("experiment")
 @click.option("--arm", "arms", multiple=True, help="Only this arm; may be given again.")
+@dry_run_option
 @json_option
 @with_settings
-def add(settings: Settings, name: str, experiment: str, arms: tuple[str, ...], as_json: bool) -> None:
+def add(settings: Settings, name: str, experiment: str, arms: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
     """Enter the arms of an experiment. The first one makes the benchmark NAME.
 
     Refused when its cases, worlds, trials, rubrics or judge are not those of the entries; what differs is said.
@@ -49,37 +50,42 @@ def add(settings: Settings, name: str, experiment: str, arms: tuple[str, ...], a
     try:
         check_slug(name)
     except ValueError as error:
-        raise SpecError(str(error)) from None
+        raise SpecError(str(error), hint="take a name like `lease-review`") from None
     with read_records(settings) as records:
         row = records.ledger.experiment(experiment)
-        added = add_arms(records, name, row, arms)
+        added = add_arms(records, name, row, arms, dry_run=dry_run)
     new = [arm for arm, is_new in added.items() if is_new]
     old = [arm for arm, is_new in added.items() if not is_new]
 
     def show() -> None:
-        click.echo(f"{name}: {count(len(new), 'arm', 'arms')} of {row.id} entered{': ' + ', '.join(new) if new else ''}")
+        entered = "would be entered" if dry_run else "entered"
+        click.echo(f"{name}: {count(len(new), 'arm', 'arms')} of {row.id} {entered}{': ' + ', '.join(new) if new else ''}")
         if old:
             click.echo(f"there already, with the result they entered with: {', '.join(old)}")
 
-    emit({"benchmark": name, "experiment": row.id, "entered": new, "there_already": old}, as_json, show)
+    data = {"benchmark": name, "experiment": row.id, "entered": new, "there_already": old, "dry_run": dry_run}
+    emit(data, as_json, show)
 
 
 @command.command()
 @click.argument("name")
 @click.argument("experiment")
 @click.argument("arm")
+@dry_run_option
 @json_option
 @with_settings
-def remove(settings: Settings, name: str, experiment: str, arm: str, as_json: bool) -> None:
+def remove(settings: Settings, name: str, experiment: str, arm: str, dry_run: bool, as_json: bool) -> None:
     """Take an arm out of a benchmark. Its results stay where they are."""
     from eval_pipeline.errors import NotFound
     from eval_pipeline.store.records import read_records
 
     with read_records(settings) as records:
         row = records.ledger.experiment(experiment)
-        if not records.benchmarks.remove(name, arm, row.id):
+        there = any((one.arm, one.experiment) == (arm, row.id) for one in records.benchmarks.entries(name))
+        if not (there if dry_run else records.benchmarks.remove(name, arm, row.id)):
             raise NotFound(f"no arm {arm!r} of {row.id} in benchmark {name!r}", hint=f"evals benchmark show {name} lists them")
-    emit({"benchmark": name, "experiment": row.id, "removed": arm}, as_json, lambda: click.echo(f"{name}: {arm} is out"))
+    data = {"benchmark": name, "experiment": row.id, "removed": arm, "dry_run": dry_run}
+    emit(data, as_json, lambda: click.echo(f"{name}: {arm} {'would be' if dry_run else 'is'} out"))
 
 
 @command.command()

@@ -10,7 +10,7 @@ import click
 
 from eval_pipeline.analysis.diffs import diff_lines, summary_line
 from eval_pipeline.cli.cell_transcript import transcript
-from eval_pipeline.cli.output import emit, harmless, json_option, note, shown, starts_sandboxes, table, with_settings
+from eval_pipeline.cli.output import emit, examples, harmless, json_option, note, shown, starts_sandboxes, table, with_settings
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def command() -> None:
 command.add_command(transcript)
 
 
-@command.command("show")
+@command.command("show", epilog=examples("evals cell show demo/harbour-spa.consents/base/0"))
 @click.argument("key")
 @json_option
 @with_settings

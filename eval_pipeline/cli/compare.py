@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eval_pipeline.cli.output import counted, emit, harmless, json_option, shown, table, with_settings
+from eval_pipeline.cli.output import counted, emit, examples, harmless, json_option, shown, table, with_settings
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -16,11 +16,29 @@ _SHAPES = "evals compare EXPERIMENT A B, or across experiments: evals compare EX
 _CASE_COLUMNS, _CRITERION_COLUMNS = 36, 46
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "evals compare demo base narrow",
+        "evals compare demo base narrow --margin 0.05   # also: is it no worse by more than that?",
+        "evals compare demo:base other:base",
+    )
+)
 @click.argument("which", nargs=-1, required=True, metavar="EXPERIMENT A B | EXPERIMENT:A EXPERIMENT:B")
 @click.option("--margin", type=float, help="So much worse is still no worse, in score points; declare it before the run. 0.05.")
-@click.option("--alpha", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.05, show_default=True)
-@click.option("--power", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.8, show_default=True)
+@click.option(
+    "--alpha",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.05,
+    show_default=True,
+    help="How often a difference may be claimed where there is none.",
+)
+@click.option(
+    "--power",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.8,
+    show_default=True,
+    help="How sure one wants to be of seeing a difference: for what the data can tell.",
+)
 @click.option("--moves", type=click.IntRange(min=0), default=8, show_default=True, help="So many cases and criteria; 0: all.")
 @json_option
 @with_settings

@@ -7,7 +7,7 @@ from eval_pipeline.cli.experiment_cells import cells
 from eval_pipeline.cli.experiment_plan import plan_command
 from eval_pipeline.cli.experiment_run import rerun, run
 from eval_pipeline.cli.experiment_status import status
-from eval_pipeline.cli.output import emit, json_option, table, with_settings
+from eval_pipeline.cli.output import dry_run_option, emit, json_option, table, with_settings
 from eval_pipeline.settings import Settings
 
 
@@ -56,14 +56,19 @@ def list_experiments(settings: Settings, everything: bool, as_json: bool) -> Non
 
 @command.command("cancel")
 @click.argument("name")
+@dry_run_option
 @json_option
 @with_settings
-def cancel(settings: Settings, name: str, as_json: bool) -> None:
+def cancel(settings: Settings, name: str, dry_run: bool, as_json: bool) -> None:
     """End its sandboxes and open its cells again; what is done stays."""
+    from eval_pipeline.cli.experiment_dry import dry_cancel
     from eval_pipeline.store.records import read_records
 
     with read_records(settings) as records:
         row = records.ledger.experiment(name)
+        if dry_run:
+            dry_cancel(records, row, as_json)
+            return
         if records.views.tallies(row.id)[row.id].n_done == row.n_cells:
             emit({"experiment": row.id, "working": False}, as_json, lambda: click.echo(f"{row.id} is done; nothing to cancel"))
             return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.output import emit, json_option, table, with_settings
+from eval_pipeline.cli.output import emit, examples, json_option, table, with_settings
 from eval_pipeline.cli.paging import cursor_option, limit_option, page
 from eval_pipeline.settings import Settings
 
@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from eval_pipeline.analysis.tables import ScoredCell
 
 
-@click.command("cells")
+@click.command(
+    "cells",
+    epilog=examples(
+        "evals experiment cells demo --state failed",
+        "evals experiment cells demo --arm base --limit 100 --json   # then --cursor: the `next` of the page before",
+    ),
+)
 @click.argument("name")
 @click.option("--state", "states", multiple=True, help="Only cells in this state; may be given again.")
 @click.option("--arm", help="Only this arm's cells.")

@@ -12,7 +12,7 @@ import click
 
 from eval_pipeline.cli.compare import needed_text
 from eval_pipeline.cli.experiment_run import lock_file
-from eval_pipeline.cli.output import counted, emit, harmless, json_option, shown, with_settings
+from eval_pipeline.cli.output import counted, emit, examples, harmless, json_option, shown, with_settings
 from eval_pipeline.cli.progress import duration
 from eval_pipeline.settings import Settings
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from eval_pipeline.store.records import Records
 
 
-@click.command("plan")
+@click.command(
+    "plan", epilog=examples("evals experiment plan demo", "evals experiment plan demo --pilot demo:base:narrow --detect 0.1")
+)
 @click.argument("file")
 @click.option("--fresh", is_flag=True, help="Plan a new experiment even when an older one of this file could be resumed.")
 @click.option("--reuse/--no-reuse", default=True, help="Whether results of other experiments count for equal cells.")
@@ -35,7 +37,13 @@ if TYPE_CHECKING:
 @click.option(
     "--detect", type=click.FloatRange(0, min_open=True), default=0.05, show_default=True, help="The difference that matters."
 )
-@click.option("--power", type=click.FloatRange(0.05, 1, max_open=True), default=0.8, show_default=True)
+@click.option(
+    "--power",
+    type=click.FloatRange(0.05, 1, max_open=True),
+    default=0.8,
+    show_default=True,
+    help="How sure one wants to be of seeing it.",
+)
 @click.option(
     "--case-usd", type=click.FloatRange(min=0), default=0.0, help="What writing one more case costs: trials against cases."
 )
@@ -50,25 +58,34 @@ def plan_command(
 
     A difference between arms that can be shown depends on how scores vary: as in an earlier experiment (--pilot), else as assumed.
     """
-    from eval_pipeline.runner.estimate import estimate_time
-    from eval_pipeline.runner.planning import moved_text, plan
-    from eval_pipeline.runner.rates import current_rates
+    from eval_pipeline.runner.planning import moved_text
     from eval_pipeline.store.records import open_records
-    from eval_pipeline.vault.delivery import Secrets
 
     locked = lock_file(settings, file)
     with open_records(settings) as records:
-        rates = asyncio.run(current_rates(settings, locked.run.backend))
-        planned = plan(locked, records, Secrets(settings, records), fresh=fresh, reuse=reuse, rates=rates)
-        places = concurrency or _places(settings, records, locked.run.backend)
+        planned, time = rated_plan(settings, records, locked, fresh=fresh, reuse=reuse, concurrency=concurrency)
         shows = _outlook(records, planned, **design)
-    time = estimate_time(planned.sandboxes, planned.n_open, places)
-    data = _data(locked, planned) | {"time": asdict(time), "outlook": None if shows is None else asdict(shows)}
-    text = moved_text(planned, file)
-    emit(data, as_json, lambda: _people(locked, planned, time, shows, text))
+    data = plan_data(locked, planned, time) | {"outlook": None if shows is None else asdict(shows)}
+    lines = plan_lines(locked, planned, time, moved_text(planned, file), shows)
+    emit(data, as_json, lambda: click.echo("\n".join(lines)))
 
 
-def _data(locked: Locked, planned: Plan) -> dict[str, Any]:
+def rated_plan(
+    settings: Settings, records: Records, locked: Locked, *, fresh: bool, reuse: bool = True, concurrency: int | None = None
+) -> tuple[Plan, TimeEstimate]:
+    """The plan with what sandboxes cost and how long it takes. concurrency: None is the installation's limit."""
+    from eval_pipeline.runner.estimate import estimate_time
+    from eval_pipeline.runner.planning import plan
+    from eval_pipeline.runner.rates import current_rates
+    from eval_pipeline.vault.delivery import Secrets
+
+    rates = asyncio.run(current_rates(settings, locked.run.backend))
+    planned = plan(locked, records, Secrets(settings, records), fresh=fresh, reuse=reuse, rates=rates)
+    places = concurrency or _places(settings, records, locked.run.backend)
+    return planned, estimate_time(planned.sandboxes, planned.n_open, places)
+
+
+def plan_data(locked: Locked, planned: Plan, time: TimeEstimate) -> dict[str, Any]:
     return {
         "experiment": planned.run.experiment_id,
         "resumes": planned.resumes is not None,
@@ -81,6 +98,7 @@ def _data(locked: Locked, planned: Plan) -> dict[str, Any]:
         "n_done": planned.n_done,
         "adopted": planned.adopted,
         "n_new": planned.n_open,
+        "open_cells": planned.open_cells,
         "judge": asdict(planned.judge),
         "n_judge_criteria": planned.n_judge_criteria,
         "max_cost_usd": planned.max_cost_usd,
@@ -90,34 +108,38 @@ def _data(locked: Locked, planned: Plan) -> dict[str, Any]:
         "budget": locked.spec.budget.model_dump() if locked.spec.budget else None,
         "schedule": _schedule(locked),
         "notes": planned.notes,
+        "time": asdict(time),
     }
 
 
-def _people(locked: Locked, planned: Plan, time: TimeEstimate, shows: Outlook | None, moved_since: str | None) -> None:
+def plan_lines(
+    locked: Locked, planned: Plan, time: TimeEstimate, moved_since: str | None, shows: Outlook | None = None
+) -> list[str]:
     verb = "resumes" if planned.resumes else "new"
     cases = counted(len(planned.run.cases), "case", "cases")
     arms, trials = counted(len(planned.run.arms), "arm", "arms"), counted(planned.run.trials, "trial", "trials")
-    click.echo(f"{planned.run.experiment_id} ({verb}): {cases} x {arms} x {trials}")
     cells = counted(planned.n_cells, "cell", "cells")
-    click.echo(f"{cells}: {planned.n_open} to run, {planned.n_done} done already{_adopted(planned.adopted)}")
+    lines = [
+        f"{planned.run.experiment_id} ({verb}): {cases} x {arms} x {trials}",
+        f"{cells}: {planned.n_open} to run, {planned.n_done} done already{_adopted(planned.adopted)}",
+    ]
     for arm, now in zip(planned.run.arms, locked.run.arms, strict=True):
         moved = "" if planned.resumes is None or arm.tree == now.tree else f" (MOVED since: now {(now.commit or now.tree)[:12]})"
-        click.echo(f"  arm {arm.name}: {arm.ref} = {(arm.commit or arm.tree)[:12]}{moved}{_settings(arm.config)}")
-    click.echo(f"{_most_line(planned)}; budget {_budget(locked.spec.budget.cost_usd if locked.spec.budget else None)}")
-    click.echo(_models_line(planned.models))
-    click.echo(_sandboxes_line(planned.sandboxes, planned.n_open))
+        lines.append(f"  arm {arm.name}: {arm.ref} = {(arm.commit or arm.tree)[:12]}{moved}{_settings(arm.config)}")
+    lines += [
+        f"{_most_line(planned)}; budget {_budget(locked.spec.budget.cost_usd if locked.spec.budget else None)}",
+        _models_line(planned.models),
+        _sandboxes_line(planned.sandboxes, planned.n_open),
+    ]
     if planned.judge.n_calls:
-        click.echo(_judge_line(planned.judge))
+        lines.append(_judge_line(planned.judge))
     if planned.n_open:
-        click.echo(_time_line(time))
-    for line in [] if shows is None else _outlook_lines(shows, planned.run.trials):
-        click.echo(line)
+        lines.append(_time_line(time))
+    lines += [] if shows is None else _outlook_lines(shows, planned.run.trials)
     if (schedule := _schedule(locked)) is not None:
-        click.echo(
-            f"scheduled: {schedule['cron']} ({schedule['timezone']}), next at {shown(schedule['next_due'])}; `evals up` starts it"
-        )
-    for line in [*filter(None, [moved_since]), *planned.notes]:
-        click.echo(f"note: {line}")
+        when = f"{schedule['cron']} ({schedule['timezone']}), next at {shown(schedule['next_due'])}"
+        lines.append(f"scheduled: {when}; `evals up` starts it")
+    return lines + [f"note: {line}" for line in [*filter(None, [moved_since]), *planned.notes]]
 
 
 def _schedule(locked: Locked) -> dict[str, Any] | None:

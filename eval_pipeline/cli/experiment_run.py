@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eval_pipeline.cli.experiment_report import Asked, Watched, report
-from eval_pipeline.cli.output import counted, json_option, note, starts_sandboxes, with_settings
+from eval_pipeline.cli.output import counted, dry_run_option, examples, json_option, note, starts_sandboxes, with_settings
 from eval_pipeline.domain.cell import CellState
 from eval_pipeline.settings import Settings
 
@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from eval_pipeline.store.records import Records
 
 
-@click.command("run")
+@click.command(
+    "run",
+    epilog=examples(
+        "evals experiment run demo --dry-run",
+        "evals experiment run demo --wait --timeout 600",
+        "evals experiment run demo --fresh --wait   # the refs as they are now",
+    ),
+)
 @click.argument("file")
 @click.option("--wait/--no-wait", default=False, help="Watch until it is done. Ctrl-C cancels, a second one detaches.")
 @click.option("--timeout", "timeout_s", type=float, help="Stop watching after so many seconds; the run goes on.")
@@ -27,14 +34,24 @@ if TYPE_CHECKING:
 )
 @click.option("--reuse/--no-reuse", default=True, help="Whether results of other experiments count for equal cells.")
 @click.option("--yes", is_flag=True, help="Don't ask, however much it may cost.")
+@dry_run_option
 @json_option
 @with_settings
 @starts_sandboxes
 def run(
-    settings: Settings, file: str, wait: bool, timeout_s: float | None, fresh: bool, reuse: bool, yes: bool, as_json: bool
+    settings: Settings,
+    file: str,
+    wait: bool,
+    timeout_s: float | None,
+    fresh: bool,
+    reuse: bool,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> int:
     """Lock the file and run what is not done yet. The same file again resumes."""
     from eval_pipeline.cli.budget import confirm
+    from eval_pipeline.cli.experiment_dry import dry_plan, show_dry
     from eval_pipeline.cli.launch import launch, require_isolation
     from eval_pipeline.host import login
     from eval_pipeline.runner.planning import commit, moved_text, plan
@@ -45,6 +62,9 @@ def run(
     if locked.run.backend == "local":
         require_isolation(settings)
     with open_records(settings) as records:
+        if dry_run:
+            show_dry(*dry_plan(settings, records, locked, file=file, fresh=fresh, reuse=reuse, yes=yes), as_json)
+            return 0
         planned = plan(locked, records, Secrets(settings, records), fresh=fresh, reuse=reuse)
         confirm(records, locked, planned, yes=yes)
         experiment = commit(locked, planned, records, settings.user or login())
@@ -74,13 +94,20 @@ def run(
         return _follow(settings, records, experiment, launched, asked, timeout_s, as_json)
 
 
-@click.command("rerun")
+@click.command(
+    "rerun",
+    epilog=examples(
+        "evals experiment rerun demo --failed --wait",
+        "evals experiment rerun demo --cell harbour-spa.consents/base/0 --discard 'wrong setup' --dry-run",
+    ),
+)
 @click.argument("name")
 @click.option("--failed", is_flag=True, help="The cells that have no valid result.")
 @click.option("--cell", "keys", multiple=True, help="This cell; may be given again.")
 @click.option("--discard", metavar="REASON", help="Run valid cells again too; counted on the leaderboard.")
-@click.option("--wait/--no-wait", default=False)
-@click.option("--timeout", "timeout_s", type=float)
+@click.option("--wait/--no-wait", default=False, help="Watch until it is done. Ctrl-C cancels, a second one detaches.")
+@click.option("--timeout", "timeout_s", type=float, help="Stop watching after so many seconds; the run goes on.")
+@dry_run_option
 @json_option
 @with_settings
 @starts_sandboxes
@@ -92,9 +119,11 @@ def rerun(
     discard: str | None,
     wait: bool,
     timeout_s: float | None,
+    dry_run: bool,
     as_json: bool,
 ) -> int:
     """Run the failed cells again, or the named ones. A valid cell is not run again unless it is discarded."""
+    from eval_pipeline.cli.experiment_dry import dry_rerun
     from eval_pipeline.cli.launch import launch, require_isolation
     from eval_pipeline.errors import SpecError
     from eval_pipeline.store.records import read_records
@@ -110,6 +139,9 @@ def rerun(
         done = set(records.views.keys(experiment.id, [CellState.DONE]))
         chosen = _chosen(records, experiment, keys) if keys else [k for k in records.views.keys(experiment.id) if k not in done]
         done = done.intersection(chosen)
+        open_keys = chosen if discard is not None else [key for key in chosen if key not in done]
+        if dry_run:
+            return dry_rerun(settings, records, experiment, open_keys, sorted(done.intersection(open_keys)), as_json)
         if done and discard is not None:
             takers = records.reuse.takers(sorted(done))
             n_discarded = records.ledger.discard(sorted(done), discard)
@@ -126,7 +158,6 @@ def rerun(
                 else f"{len(done)} of the cells have a valid result and are"
             )
             note(f"{they} not run again; --discard REASON does it")
-        open_keys = chosen if discard is not None else [key for key in chosen if key not in done]
         records.ledger.clear_cancel(experiment.id)
         records.ledger.restore(experiment.id)
         if not open_keys:

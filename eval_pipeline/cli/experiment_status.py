@@ -13,6 +13,7 @@ import click
 from eval_pipeline.cli.output import (
     alarm_line,
     emit,
+    examples,
     harmless,
     json_option,
     leaked_line,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 FEW = 20
 
 
-@click.command("status")
+@click.command("status", epilog=examples("evals experiment status demo --watch"))
 @click.argument("name")
 @click.option("--watch", is_flag=True, help="Follow it until nobody works on it any more.")
 @click.option("--cells", "all_cells", is_flag=True, help=f"What each open cell waits for, also when they are more than {FEW}.")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.output import Failure, emit, json_option, note, starts_sandboxes, with_settings
+from eval_pipeline.cli.output import Failure, dry_run_option, emit, examples, json_option, note, starts_sandboxes, with_settings
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from eval_pipeline.store.records import Records
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "evals gate --base main --head WORKTREE --margin 0.05 --dataset demo --dry-run",
+        "evals gate --base main --head HEAD --margin 0.05 --experiment demo --markdown gate.md",
+    )
+)
 @click.option("--base", required=True, metavar="REF", help="What must not get worse.")
 @click.option("--head", required=True, metavar="REF|WORKTREE", help="What is to pass.")
 @click.option("--margin", required=True, type=float, help="So much worse, in score points, is still no worse.")
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
 @click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there as JUnit XML.")
 @click.option("--timeout", "timeout_s", type=float, help="Stop watching after so many seconds; the run goes on.")
 @click.option("--yes", is_flag=True, help="Don't ask, however much it may cost.")
+@dry_run_option
 @json_option
 @with_settings
 @starts_sandboxes
@@ -43,6 +49,7 @@ def command(
     junit: Path | None,
     timeout_s: float | None,
     yes: bool,
+    dry_run: bool,
     as_json: bool,
     **flags: Any,
 ) -> int:
@@ -54,6 +61,8 @@ def command(
     from eval_pipeline.cli.gate_report import gate_lines, junit_xml, markdown_text
     from eval_pipeline.specs.gate import GateRequest
 
+    if dry_run:
+        return _dry_run(settings, GateRequest(**flags), margin, alpha, as_json, yes=yes)
     gate, failure = _gate(settings, GateRequest(**flags), margin, alpha, timeout_s, yes=yes)
     for path, text in ((markdown, markdown_text), (junit, junit_xml)):
         if path is not None:
@@ -90,9 +99,8 @@ def _gate(
 
     locked = lock_gate(Library(settings.worlds_dir), asked)
     refuse_engine(settings, locked)
-    base, head = locked.run.arms
-    left, right = (Revision(ref=arm.ref, commit=arm.commit, tree=arm.tree) for arm in (base, head))
-    if (base.tree, base.manifest) == (head.tree, head.manifest):
+    left, right = (Revision(ref=arm.ref, commit=arm.commit, tree=arm.tree) for arm in locked.run.arms)
+    if _identical(locked):
         return Gate(base=left, head=right, margin=margin, alpha=alpha, decision="identical"), None
     _refuse_vain(locked, margin, alpha)
     if locked.run.backend == "local":
@@ -108,6 +116,33 @@ def _gate(
         base=left, head=right, margin=margin, alpha=alpha, decision=decision, why=why, experiment=row.id, comparison=found
     )
     return gate, failure
+
+
+def _identical(locked: Locked) -> bool:
+    base, head = locked.run.arms
+    return (base.tree, base.manifest) == (head.tree, head.manifest)
+
+
+def _dry_run(settings: Settings, asked: GateRequest, margin: float, alpha: float, as_json: bool, *, yes: bool) -> int:
+    from eval_pipeline.cli.experiment_dry import dry_plan, show_dry
+    from eval_pipeline.cli.experiment_run import refuse_engine
+    from eval_pipeline.cli.launch import require_isolation
+    from eval_pipeline.specs.gate import lock_gate
+    from eval_pipeline.specs.library import Library
+    from eval_pipeline.store.records import open_records
+
+    locked = lock_gate(Library(settings.worlds_dir), asked)
+    refuse_engine(settings, locked)
+    if _identical(locked):
+        said = "base and head are the same tree: it passes, and nothing would run"
+        show_dry({"decision": "identical", "open_cells": [], "starts_engine": False, "dry_run": True}, [said], as_json)
+        return 0
+    _refuse_vain(locked, margin, alpha)
+    require_isolation(settings, locked.run.backend)
+    with open_records(settings) as records:
+        data, lines = dry_plan(settings, records, locked, fresh=True, yes=yes)
+    show_dry({"decision": None} | data, lines, as_json)
+    return 0
 
 
 def _refuse_vain(locked: Locked, margin: float, alpha: float) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.output import counted, emit, harmless, json_option, note, table, with_settings
+from eval_pipeline.cli.output import counted, dry_run_option, emit, harmless, json_option, note, table, with_settings
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -206,11 +206,17 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
 
 @click.command("remove")
 @click.argument("name")
+@dry_run_option
 @json_option
 @with_settings
-def remove(settings: Settings, name: str, as_json: bool) -> None:
+def remove(settings: Settings, name: str, dry_run: bool, as_json: bool) -> None:
     """Forget an import. The files it was read from stay as they are."""
     from eval_pipeline.analysis.imported.shelf import Shelf
 
-    Shelf(settings.state_dir).remove(name)
-    emit({"import": name, "removed": True}, as_json, lambda: note(f"{counted(1, 'import', 'imports')} removed: {name}"))
+    shelf = Shelf(settings.state_dir)
+    if dry_run:
+        shelf.named(name)
+    else:
+        shelf.remove(name)
+    said = f"{counted(1, 'import', 'imports')} {'would be ' if dry_run else ''}removed: {name}"
+    emit({"import": name, "removed": not dry_run, "dry_run": dry_run}, as_json, lambda: note(said))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import click
 
 from eval_pipeline.cli.judge_calibrate import calibrate
@@ -24,9 +26,14 @@ def limits(settings: Settings, pool: str | None, calls: int | None, per_minute: 
 
     In the whole installation; with an option, set it. POOL is `anthropic`, `openai`, or host:port of a base_url; without it the limit of every pool that has none of its own.
     """
+    from eval_pipeline.errors import SpecError
     from eval_pipeline.store.judge_calls import CALLS, CALLS_PER_MINUTE
     from eval_pipeline.store.records import open_records
 
+    if pool is not None and not re.fullmatch(r"anthropic|openai|[^\s/@]+(:\d+)?", pool):
+        raise SpecError(
+            f"{pool!r} is no pool of a judge", hint="name `anthropic`, `openai`, or HOST[:PORT] of the judge's base_url"
+        )
     with open_records(settings) as records:
         for name, value in ((CALLS, calls), (CALLS_PER_MINUTE, per_minute)):
             if value is not None:

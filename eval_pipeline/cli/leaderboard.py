@@ -9,6 +9,7 @@ from eval_pipeline.cli.output import (
     alarm_line,
     counted,
     emit,
+    examples,
     harmless,
     json_option,
     leaked_line,
@@ -28,7 +29,7 @@ _ARMS_ABREAST = 3
 _LOST = {"infra_failure": "ended in an error, without a score", "cancelled": "planned, or withdrawn"}
 
 
-@click.command()
+@click.command(epilog=examples("evals leaderboard demo", "evals leaderboard demo --by tag --json"))
 @click.argument("name")
 @click.option("--wide", is_flag=True, help="Every number of each arm.")
 @click.option("--by", type=click.Choice(["world", "tag", "group"]), help="Scores of each world, tag or group of criteria.")

@@ -12,34 +12,50 @@ import click
 
 from eval_pipeline.cli.output import emit_error
 
-NOUNS = {
-    "demo": ("demo", "Run the demo experiment and print its leaderboard."),
-    "up": ("up", "Start Postgres and the Dagster UI on this machine."),
-    "doctor": ("doctor", "Say what works here, what doesn't, and the remedy."),
-    "world": ("world", "Worlds: new, list, check, open, ports, save, close, diff, snapshot."),
-    "case": ("case", "Cases: new, from-chat, try, list, show, check."),
-    "app": ("app", "The application under evaluation: check."),
-    "dataset": ("dataset", "Datasets: list, show."),
-    "experiment": ("experiment", "Experiments: plan, run, list, status, cells, rerun, cancel, archive, restore."),
-    "budget": ("budget", "What this installation spends this month, and what it may."),
-    "cell": ("cell", "One cell: show, transcript, logs, files, diff, quarantine, shell."),
-    "score": ("score", "Judge stored results again: another judge, the newest rubric. No agent is run."),
-    "judge": ("judge", "Judges: review, label, calibrate, limits."),
-    "leaderboard": ("leaderboard", "Arms side by side, with what is missing."),
-    "compare": ("compare", "Two arms on the cases they share: what differs, and whether the data can tell."),
-    "gate": ("gate", "May a change pass? Base and head on the same cases: no worse by more than a margin."),
-    "report": ("report", "The whole result as pages for a browser, with plots and a page a cell."),
-    "image": ("image", "What cells stand on: list, status, build, warm, gc."),
-    "secrets": ("secrets", "Secrets that apps declare: list, sync, policy. Never a value."),
-    "research": ("research", "Make an app better within a budget, and have it confirmed on worlds kept apart."),
-    "artifact": ("artifact", "Stored artifacts: gc."),
-    "sandbox": ("sandbox", "Sandboxes on this machine: list, reap."),
-    "worker": ("worker", "Workers that take work off the engines: persist."),
-    "benchmark": ("benchmark", "Arms of many experiments in one table, over months: add, show, list, remove."),
-    "export": ("exporting", "The scored table of an experiment, as Parquet, CSV or JSON."),
-    "skill": ("skill", "What a coding agent needs to know to drive this: install."),
-    "import": ("importing", "Published benchmarks as worlds and cases; results of other systems (Inspect, Harbor) as tables."),
+GROUPS = {
+    "Start": {
+        "demo": ("demo", "A small experiment and its leaderboard; costs nothing."),
+        "doctor": ("doctor", "What works on this machine, what doesn't, and the remedy."),
+        "up": ("up", "Start Postgres and the Dagster UI here."),
+        "skill": ("skill", "Teach a coding agent to use all this."),
+    },
+    "Author": {
+        "world": ("world", "The matters that agents work on: new, check, open, save."),
+        "case": ("case", "A task in a world with its rubric: new, from-chat, check, try."),
+        "dataset": ("dataset", "Which cases belong together."),
+        "app": ("app", "The application under evaluation: check, dependencies."),
+        "secrets": ("secrets", "Secrets that the app declares; never a value."),
+        "import": ("importing", "Published benchmarks as cases; results of Inspect and Harbor."),
+    },
+    "Run": {
+        "experiment": ("experiment", "Cases x arms x trials: plan, run, status, cells, rerun, cancel."),
+        "research": ("research", "Improve the app within a budget, confirmed on worlds kept apart."),
+        "budget": ("budget", "What is spent this month, and what may be."),
+    },
+    "Look": {
+        "leaderboard": ("leaderboard", "Arms side by side, with intervals and what is missing."),
+        "cell": ("cell", "One cell: answer, verdicts, transcript, logs, files, a shell."),
+        "report": ("report", "The whole result as pages for a browser."),
+        "export": ("exporting", "The scored table as Parquet, CSV or JSON."),
+    },
+    "Judge": {
+        "score": ("score", "Judge stored results again; no agent runs."),
+        "judge": ("judge", "Can a judge be trusted? review, label, calibrate, limits."),
+    },
+    "Decide": {
+        "compare": ("compare", "Two arms on shared cases: what differs, and can the data tell?"),
+        "gate": ("gate", "May a change pass? Only if it is shown to be no worse."),
+        "benchmark": ("benchmark", "Arms of many experiments in one table, over months."),
+    },
+    "Keep": {
+        "sandbox": ("sandbox", "Which sandboxes live, and end those that nobody owns."),
+        "image": ("image", "What cells stand on: build, warm, remove."),
+        "artifact": ("artifact", "Remove stored files that nothing refers to."),
+        "worker": ("worker", "Processes that take work off the engines."),
+    },
 }
+NOUNS = {noun: entry for group in GROUPS.values() for noun, entry in group.items()}
+"""Noun -> its module here, and a line about it."""
 
 
 class _Lazy(click.Group):
@@ -63,12 +79,24 @@ class _Lazy(click.Group):
             raise click.UsageError(f"No such command {args[0]!r}.{nearest}", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, about) for name, (_, about) in NOUNS.items()])
+        widest = max(map(len, NOUNS))
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), about) for name, (_, about) in group.items()])
 
 
 @click.group(
-    cls=_Lazy, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=_Lazy,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Examples:
+  evals demo                         a first result, in minutes
+  evals experiment plan demo         what a run would take, before it is paid
+  evals experiment run demo --wait   run it; the same again resumes
+  evals leaderboard demo             who did best, as far as one can tell
+
+Every verb takes --json; what spends, ends or deletes takes --dry-run. `evals NOUN -h` and `evals NOUN VERB -h` say more.""",
 )
 @click.version_option(package_name="eval-pipeline", prog_name="evals", message="%(prog)s %(version)s")
 @click.pass_context

@@ -32,6 +32,15 @@ def json_option(command: Callable[Params, Result]) -> Callable[Params, Result]:
     return click.option("--json", "as_json", is_flag=True, help='Print {"ok", "data", "error"} for programs.')(command)
 
 
+def dry_run_option(command: Callable[Params, Result]) -> Callable[Params, Result]:
+    return click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing.")(command)
+
+
+def examples(*lines: str) -> str:
+    """For the end of a verb's help; click leaves the lines as they are."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
 def leaked_line(n_leaked: int) -> str:
     return f"{counted(n_leaked, 'sandbox is', 'sandboxes are')} leaked: nobody owns {'it. End it' if n_leaked == 1 else 'them. End them'}: evals sandbox reap [--backend modal]"
 
@@ -95,10 +104,13 @@ def emit_error(error: BaseException, as_json: bool) -> int:
 
 
 def _usage_hint(error: click.ClickException) -> str:
-    path = error.ctx.command_path if isinstance(error, click.MissingParameter) and error.ctx else ""
-    if path.endswith(" leaderboard") or (" experiment " in path and not path.endswith((" run", " plan"))):
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = "evals" if context is None else context.command_path
+    of_experiment = path.endswith(" leaderboard") or (" experiment " in path and not path.endswith((" run", " plan")))
+    if of_experiment and isinstance(error, click.MissingParameter):
         return "`evals experiment list` lists them"
-    return "`evals --help` lists the commands"
+    listed = "the commands" if context is None or isinstance(context.command, click.Group) else "what it takes"
+    return f"`{path} --help` lists {listed}"
 
 
 def note(message: str) -> None:

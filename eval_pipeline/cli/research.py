@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.output import Failure, emit, json_option, note, starts_sandboxes, with_settings
+from eval_pipeline.cli.output import Failure, dry_run_option, emit, examples, json_option, note, starts_sandboxes, with_settings
+from eval_pipeline.cli.research_open import detach, opened
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -21,22 +22,27 @@ def command() -> None:
     """Make an app better on one half of the worlds, and have it confirmed on the other half, within a budget."""
 
 
-@command.command("run")
+@command.command("run", epilog=examples("evals research run desk --dry-run", "evals research run desk --wait"))
 @click.argument("goal")
 @click.option("--wait/--no-wait", default=False, help="Drive it here until it stops; else a process of its own does.")
 @click.option("--fresh", is_flag=True, help="When the app has moved since, begin a new research instead of going on.")
 @click.option("--yes", is_flag=True, help="Don't ask, however much it may cost.")
+@dry_run_option
 @json_option
 @with_settings
 @starts_sandboxes
-def run(settings: Settings, goal: str, wait: bool, fresh: bool, yes: bool, as_json: bool) -> int:
+def run(settings: Settings, goal: str, wait: bool, fresh: bool, yes: bool, dry_run: bool, as_json: bool) -> int:
     """Begin a goal file's research, or go on with it, with its own proposer."""
+    from eval_pipeline.cli.research_dry import dry_open
     from eval_pipeline.store.records import open_records
 
     with open_records(settings) as records:
-        research = _opened(settings, records, goal, fresh=fresh, yes=yes)
+        if dry_run:
+            return dry_open(settings, records, goal, as_json, fresh=fresh, drives=True, asks_nobody=yes)
+        research = opened(settings, records, goal, fresh=fresh, yes=yes)
         if not wait:
-            return _detached(settings, records, ["run", goal, "--wait", "--yes"], research, as_json)
+            detach(settings, ["run", goal, "--wait", "--yes"], research)
+            return _show(records, research, as_json)
         return _driven(settings, records, research, as_json, lambda driver: driver.advance(proposes=True))
 
 
@@ -44,17 +50,21 @@ def run(settings: Settings, goal: str, wait: bool, fresh: bool, yes: bool, as_js
 @click.argument("goal")
 @click.option("--fresh", is_flag=True, help="When the app has moved since, begin a new research instead of going on.")
 @click.option("--yes", is_flag=True, help="Don't ask, however much it may cost.")
+@dry_run_option
 @json_option
 @with_settings
-def start(settings: Settings, goal: str, fresh: bool, yes: bool, as_json: bool) -> int:
+def start(settings: Settings, goal: str, fresh: bool, yes: bool, dry_run: bool, as_json: bool) -> int:
     """Lock a goal file for an agent that proposes by itself.
 
     With `next`, `submit`, `next`, ... Nothing runs yet.
     """
+    from eval_pipeline.cli.research_dry import dry_open
     from eval_pipeline.store.records import open_records
 
     with open_records(settings) as records:
-        return _show(records, _opened(settings, records, goal, fresh=fresh, yes=yes), as_json)
+        if dry_run:
+            return dry_open(settings, records, goal, as_json, fresh=fresh, drives=False, asks_nobody=yes)
+        return _show(records, opened(settings, records, goal, fresh=fresh, yes=yes), as_json)
 
 
 @command.command("next")
@@ -73,12 +83,16 @@ def following(settings: Settings, name: str, as_json: bool) -> int:
         return _turn(settings, records, name, as_json, None)
 
 
-@command.command("submit")
+@command.command(
+    "submit",
+    epilog=examples("""evals research submit desk --config '{"model": "stand-in", "top_k": 4}' --note "reads more" --dry-run"""),
+)
 @click.argument("name")
 @click.option("--config", metavar="JSON", help="The whole config of the candidate.")
 @click.option("--commit", metavar="REV", help="The app's commit; the incumbent's without it.")
 @click.option("--note", "remark", help="Why; it stands in the journal.")
 @click.option("--cost-usd", type=float, help="What this proposal has cost; it counts against the budget.")
+@dry_run_option
 @json_option
 @with_settings
 @starts_sandboxes
@@ -89,12 +103,14 @@ def submit(
     commit: str | None,
     remark: str | None,
     cost_usd: float | None,
+    dry_run: bool,
     as_json: bool,
 ) -> int:
     """Propose a candidate and wait for the answer.
 
     Rejected on dev, rejected by the holdout, or accepted.
     """
+    from eval_pipeline.cli.research_dry import dry_submit
     from eval_pipeline.store.records import read_records
 
     given: dict[str, Any] = {"commit": commit, "note": remark, "cost_usd": cost_usd}
@@ -102,6 +118,8 @@ def submit(
     if config is not None:
         answer["config"] = _json(config)
     with read_records(settings) as records:
+        if dry_run:
+            return dry_submit(settings, records, name, answer, as_json)
         return _turn(settings, records, name, as_json, answer)
 
 
@@ -138,22 +156,25 @@ def list_researches(settings: Settings, as_json: bool) -> None:
 @command.command("stop")
 @click.argument("name")
 @click.option("--reason", default="no reason was given", help="It stands in the journal.")
+@dry_run_option
 @json_option
 @with_settings
-def stop(settings: Settings, name: str, reason: str, as_json: bool) -> int:
+def stop(settings: Settings, name: str, reason: str, dry_run: bool, as_json: bool) -> int:
     """Stop it: cells that run are cancelled.
 
     `run`, `next` and `submit` take it up again.
     """
+    from eval_pipeline.cli.research_dry import at_work, dry_stop
     from eval_pipeline.research.driver import driver
     from eval_pipeline.store.records import read_records
 
     with read_records(settings) as records:
         research = records.researches.find(name).id
+        if dry_run:
+            return dry_stop(records, research, as_json)
         records.researches.request_stop(research, reason)
-        for experiment in records.researches.runs(research):
-            if (row := records.ledger.find(experiment)) is not None and records.leases.engines_of(row.id):
-                records.ledger.request_cancel(row.id)
+        for experiment in at_work(records, research):
+            records.ledger.request_cancel(experiment)
         with records.researches.driving(research) as ours:
             pass
         if ours:
@@ -192,53 +213,6 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise SpecError(f"--config is no JSON: {error}", hint="""write it as --config '{"top_k": 4}'""") from None
-
-
-def _opened(settings: Settings, records: Records, goal: str, *, fresh: bool, yes: bool) -> str:
-    from eval_pipeline.cli.launch import require_isolation
-    from eval_pipeline.host import login
-    from eval_pipeline.research.opening import open_research
-    from eval_pipeline.specs.library import Library
-    from eval_pipeline.vault.delivery import Secrets
-
-    opened = open_research(Library(settings.worlds_dir), goal, records, settings.user or login(), fresh=fresh)
-    require_isolation(settings, opened.goal.backend)
-    Secrets(settings, records).require(opened.row.run.arms[0])
-    _confirm(records, opened.row.id, opened.goal.budget.cost_usd, yes=yes)
-    if opened.resumed:
-        note(f"{opened.row.id} goes on with what was locked; --fresh begins anew if the app has moved since")
-    for line in opened.notes:
-        note(f"note: {line}")
-    return opened.row.id
-
-
-def _confirm(records: Records, research: str, most: float | None, *, yes: bool) -> None:
-    import sys
-
-    from eval_pipeline.errors import SpecError
-
-    above = records.spending.month().confirm_above_usd
-    if yes or above is None or (most is not None and most <= above):
-        return
-    text = f"{research} may cost {'any sum: its budget names no cost_usd' if most is None else f'{most:g} USD'}"
-    if not sys.stdin.isatty():
-        hint = "say so with --yes, write a smaller budget.cost_usd, or change the threshold: `evals budget --confirm-above USD`"
-        raise SpecError(f"{text}, and a run above {above:f} USD must be confirmed", hint=hint)
-    click.confirm(f"{text}. Run it?", abort=True, err=True)
-
-
-def _detached(settings: Settings, records: Records, words: list[str], research: str, as_json: bool) -> int:
-    import subprocess
-    import sys
-
-    log = settings.state_dir / "logs" / f"research-{research}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    unsafe = ["--unsafe-no-isolation"] if settings.unsafe_no_isolation else []
-    program = [sys.executable, "-m", "eval_pipeline.cli", "research", *words, *unsafe]
-    with log.open("ab") as sink:
-        process = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
-    note(f"{research}: driven by process {process.pid}; its log: {log}")
-    return _show(records, research, as_json)
 
 
 def _driven(settings: Settings, records: Records, research: str, as_json: bool, act: Callable[[Driver], Next]) -> int:

@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from eval_pipeline.cli.output import emit, json_option, table, with_settings
+from eval_pipeline.cli.output import dry_run_option, emit, json_option, table, with_settings
 from eval_pipeline.settings import Settings
 
 
@@ -54,26 +54,37 @@ def list_sandboxes(settings: Settings, backend: str, as_json: bool) -> None:
     metavar="SECONDS",
     help="End only what nobody has owned for so long; it is waited for.",
 )
+@dry_run_option
 @json_option
 @with_settings
-def reap(settings: Settings, backend: str, grace_s: float, as_json: bool) -> None:
+def reap(settings: Settings, backend: str, grace_s: float, dry_run: bool, as_json: bool) -> None:
     """End this installation's sandboxes that no open attempt, build, warm row or person owns. Those of others are never touched."""
     from eval_pipeline.runner.reaper import reap as reap_all
+    from eval_pipeline.runner.reaper import unowned
     from eval_pipeline.store.records import read_records
 
     with read_records(settings) as records:
-        reaped = asyncio.run(reap_all(settings, records, backend, grace_s=grace_s, wait=True))
+        reaped = asyncio.run(
+            unowned(settings, records, backend) if dry_run else reap_all(settings, records, backend, grace_s=grace_s, wait=True)
+        )
         leaked = records.views.leaked()
 
     def people() -> None:
-        click.echo(f"{len(reaped.ended)} sandboxes ended" + "".join(f"\n  {name}" for name in reaped.ended))
+        done = f"would be ended, if nobody owns them for {grace_s:g} s more" if dry_run else "ended"
+        click.echo(f"{len(reaped.ended)} sandboxes {done}" + "".join(f"\n  {name}" for name in reaped.ended))
         if reaped.waiting:
             click.echo(f"{len(reaped.waiting)} more belong to nobody and could not be ended yet: {', '.join(reaped.waiting)}")
         if reaped.foreign:
             click.echo(f"{len(reaped.foreign)} of other installations were left alone: {', '.join(reaped.foreign)}")
 
     emit(
-        {"reaped": reaped.ended, "waiting": reaped.waiting, "foreign": reaped.foreign, "leaked_sandboxes": leaked},
+        {
+            "reaped": reaped.ended,
+            "waiting": reaped.waiting,
+            "foreign": reaped.foreign,
+            "leaked_sandboxes": leaked,
+            "dry_run": dry_run,
+        },
         as_json,
         people,
     )

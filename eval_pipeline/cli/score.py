@@ -6,27 +6,53 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.output import Failure, emit, json_option, note, shown, table, with_settings
+from eval_pipeline.cli.output import (
+    Failure,
+    counted,
+    dry_run_option,
+    emit,
+    examples,
+    json_option,
+    note,
+    shown,
+    table,
+    with_settings,
+)
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from eval_pipeline.analysis.rescored import ArmChange
     from eval_pipeline.domain.experiment import JudgeSpec
+    from eval_pipeline.domain.lock import ScoreLock
     from eval_pipeline.runner.judges import JudgeReport
     from eval_pipeline.store.ledger import ExperimentRow
     from eval_pipeline.store.records import Records
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "evals score demo --dry-run",
+        "evals score demo --rubric latest",
+        "evals score demo --judge anthropic:claude-sonnet-4-5 --votes 3",
+    )
+)
 @click.argument("name")
 @click.option("--judge", "model", metavar="PROVIDER:MODEL", help="Another judge, from now on.")
 @click.option("--base-url", help="Where that judge is, when not at its provider's.")
 @click.option("--votes", type=click.IntRange(min=1), help="So many calls a criterion.")
 @click.option("--rubric", type=click.Choice(["latest"]), help="The cases' rubrics and references as they are now.")
+@dry_run_option
 @json_option
 @with_settings
 def command(
-    settings: Settings, name: str, model: str | None, base_url: str | None, votes: int | None, rubric: str | None, as_json: bool
+    settings: Settings,
+    name: str,
+    model: str | None,
+    base_url: str | None,
+    votes: int | None,
+    rubric: str | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> int:
     """Judge the stored results of an experiment again. No agent is run, and no verdict that is there is asked for again.
 
@@ -47,6 +73,9 @@ def command(
         )
         for line in changed.notes:
             note(f"note: {line}")
+        if dry_run:
+            _dry_run(records, before, changed.score, as_json)
+            return 0
         old = before.score
         if changed.score.digest != before.score.digest:
             records.scorings.set(before.id, changed.score)
@@ -71,6 +100,36 @@ def command(
     }
     emit(data, as_json, lambda: _people(data, changes), failure := _failure(report, n_missing))
     return 0 if failure is None else 3 if failure.code == "budget_exceeded" else 1
+
+
+def _dry_run(records: Records, before: ExperimentRow, score: ScoreLock, as_json: bool) -> None:
+    from eval_pipeline.runner.finish import unjudged
+    from eval_pipeline.runner.judges import open_cells
+    from eval_pipeline.scoring.judge_votes import judge_version
+
+    row = replace(before, score=score)
+    cells = open_cells(records, row, again=True)
+    n_calls = sum(cell.n_calls for cell in cells)
+    mean = None if score.judge is None else records.judge_calls.mean_cost_usd(judge_version(score.judge))
+    data = {
+        "experiment": row.id,
+        "score_lock": score.digest,
+        "changes_scoring": score.digest != before.score.digest,
+        "judge": None if score.judge is None else score.judge.model,
+        "cells_to_check": sorted(unjudged(records, row)),
+        "cells_to_judge": [cell.key for cell in cells],
+        "n_calls": n_calls,
+        "cost_usd": 0.0 if not n_calls else None if mean is None else float(mean[0] * n_calls),
+        "dry_run": True,
+    }
+
+    def people() -> None:
+        usd = "at an unknown cost: it has made no call yet" if data["cost_usd"] is None else f"{data['cost_usd']:.4f} USD"
+        calls = f"at most {counted(n_calls, 'call', 'calls')} of {data['judge'] or 'no judge'}, {usd}"
+        checks = counted(len(data["cells_to_check"]), "cell", "cells")
+        click.echo(f"{row.id}: {calls}; the checks of {checks} would run. Dry run: nothing was changed")
+
+    emit(data, as_json, people)
 
 
 def _judge(experiment: ExperimentRow, model: str | None, base_url: str | None, votes: int | None) -> JudgeSpec | None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eval_pipeline.cli.output import Failure, emit, harmless, json_option, note_unreadable, table, with_settings
-from eval_pipeline.cli.world_open import close_world, lead_ports, open_world, save_world
+from eval_pipeline.cli.world_open import close_world, lead_ports, open_world
+from eval_pipeline.cli.world_save import save_world
 from eval_pipeline.errors import SpecError
 from eval_pipeline.settings import Settings
 
@@ -75,7 +76,7 @@ def check(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
     library = Library(settings.worlds_dir)
     found = [check_world(library, name) for name in names or library.world_names()]
     n_errors = sum(finding.n_complaints for checked in found for finding in checked.errors)
-    hint = "each is listed with its place; nothing runs on these worlds until they are corrected"
+    hint = "correct them, each is listed with its place; nothing runs on these worlds before"
     failure = Failure("spec", f"{n_errors} {'error' if n_errors == 1 else 'errors'} in the worlds", hint) if n_errors else None
     emit([asdict(checked) for checked in found], as_json, lambda: _show_checked(found), failure)
     if failure is not None:

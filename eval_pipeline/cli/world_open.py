@@ -11,13 +11,11 @@ import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.cli.output import emit, harmless, json_option, note, starts_sandboxes, with_settings
+from eval_pipeline.cli.output import dry_run_option, emit, examples, json_option, note, starts_sandboxes, with_settings
 from eval_pipeline.cli.world_leading import led_already, registered
 from eval_pipeline.settings import Settings
 
@@ -59,7 +57,10 @@ backend_option = click.option(
 )
 
 
-@click.command("open")
+@click.command(
+    "open",
+    epilog=examples("evals world open harbour-spa   # until Ctrl-C", "evals world open harbour-spa --app-ref WORKTREE --detach"),
+)
 @click.argument("world")
 @click.option("--app-ref", "ref", metavar="REF|WORKTREE", help="The app at this revision; its branch when it is not given.")
 @port_option
@@ -114,83 +115,22 @@ def lead_ports(settings: Settings, world: str, ports: Sequence[Port], backend: s
 @click.command("close")
 @click.argument("world")
 @backend_option
+@dry_run_option
 @json_option
 @with_settings
-def close_world(settings: Settings, world: str, backend: str, as_json: bool) -> None:
+def close_world(settings: Settings, world: str, backend: str, dry_run: bool, as_json: bool) -> None:
     """End the sandbox of an open world. What was not saved is gone."""
     from eval_pipeline.runner.workbench import close_world as closing
+    from eval_pipeline.runner.workbench import opened
 
     where, installation = _backend(settings, backend)
-    name = asyncio.run(closing(where, installation, world))
-    emit({"world": world, "sandbox": name}, as_json, lambda: click.echo(f"{world} is closed"))
-
-
-@click.command("save")
-@click.argument("world")
-@click.option("--into", metavar="NAME", help="Write it as a new world, with this one's cases.")
-@click.option("--yes", is_flag=True, help="Also where something that git does not have is overwritten.")
-@backend_option
-@json_option
-@with_settings
-def save_world(settings: Settings, world: str, into: str | None, yes: bool, backend: str, as_json: bool) -> None:
-    """Write what the app of an open world holds as the world's source.
-
-    What changed is shown first.
-    """
-    data = asyncio.run(_save(settings, world, backend, into, yes=yes))
-    where = f"{data['saved_as']}: {data['digest'][:12]}"
-    emit(data, as_json, lambda: click.echo(f"saved as {where}" if data["written"] else f"nothing to save, {where}"))
-
-
-async def _save(settings: Settings, world: str, backend: str, into: str | None, *, yes: bool) -> dict[str, Any]:
-    from eval_pipeline.analysis.diffs import diff_lines
-    from eval_pipeline.environment.snapshotting import record_snapshot
-    from eval_pipeline.errors import SpecError
-    from eval_pipeline.runner import world_save
-    from eval_pipeline.runner.services import open_services
-    from eval_pipeline.runner.workbench import opened, started_on
-    from eval_pipeline.specs.library import Library
-    from eval_pipeline.store.records import open_records
-
-    library = Library(settings.worlds_dir)
-    found = library.world(world)
-    with open_records(settings) as records, open_services(settings, records) as services, TemporaryDirectory() as scratch:
-        info, sandbox = await opened(services.backends.named(backend)[0], services.installation, world)
-        on = started_on(services, library, info)
-        dumped = await world_save.dump(sandbox, found, on.manifest, on.commit, on.world_dir, on.snapshot, Path(scratch))
-        for line in diff_lines(dumped.diff):
-            note(harmless(line))
-        world_save.require_comparable(dumped)
-        written = into is not None or not (dumped.diff.unchanged and found.spec.made_with == dumped.made_with)
-        if into is not None:
-            world_save.save_as(library, found, dumped, check_name(into))
-        elif written:
-            unsure = world_save.doubts(found, on.digest, dumped.disk_digest)
-            if unsure and not yes:
-                hint = "commit it first, or take --into NAME; --yes overwrites it all the same"
-                raise SpecError(f"{library.shown(found.folder)} is not overwritten: {'; '.join(unsure)}", hint=hint)
-            world_save.save(found, dumped)
-        recorded = record_snapshot(library.world(into or world), services.store, services.ledger)
-    made_with = dumped.made_with.model_dump()
-    summary = dumped.diff.summary()
-    return {
-        "world": world,
-        "saved_as": into or world,
-        "written": written,
-        "digest": recorded.digest,
-        "changed": summary,
-        "made_with": made_with,
-    }
-
-
-def check_name(name: str) -> str:
-    from eval_pipeline.domain.ids import check_slug
-    from eval_pipeline.errors import SpecError
-
-    try:
-        return check_slug(name)
-    except ValueError as error:
-        raise SpecError(str(error)) from None
+    if dry_run:
+        name = asyncio.run(opened(where, installation, world))[0].name
+        said = f"{name} would be ended, and {world} closed; what was not saved would be gone"
+    else:
+        name = asyncio.run(closing(where, installation, world))
+        said = f"{world} is closed"
+    emit({"world": world, "sandbox": name, "dry_run": dry_run}, as_json, lambda: click.echo(said))
 
 
 async def _open(settings: Settings, world: str, ref: str | None, backend: str, *, egress: bool) -> dict[str, Any]:

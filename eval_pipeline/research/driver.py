@@ -62,17 +62,27 @@ class Driver:
 
     def submit(self, answer: dict[str, Any]) -> Proposal:
         """A proposal from outside becomes the next step. Raises SpecError with the reason when it is none, or not its turn."""
-        due = following(self.state, self.goal.stop)
+        due, found = self.considered(answer)
         if due.do != "propose":
-            what = f"it has stopped: {due.why}" if due.do == "stop" else "the step before is still under way"
             raise SpecError(
-                f"{self.row.id} takes no proposal: {what}", hint=f"`evals research next {self.row.id}` goes on with it"
+                f"{self.row.id} takes no proposal: the step before is still under way",
+                hint=f"`evals research next {self.row.id}` goes on with it",
+            )
+        self.append("proposed", due.step, {"arm": found.arm, "note": found.note, "cost_usd": found.cost_usd, "by": "submit"})
+        return found
+
+    def considered(self, answer: dict[str, Any]) -> tuple[Next, Proposal]:
+        """What is due, and the proposal locked as the next step's arm; nothing is written. Raises SpecError with the reason when it is none."""
+        due = following(self.state, self.goal.stop)
+        if due.do == "stop":
+            raise SpecError(
+                f"{self.row.id} takes no proposal: it has stopped: {due.why}",
+                hint=f"`evals research next {self.row.id}` goes on with it",
             )
         found = self.desk.lock(self.state, due.step, answer)
         if found.arm is None:
             raise SpecError(found.why or "nothing is proposed", hint=f"`evals research next {self.row.id}` prints the space")
-        self.append("proposed", due.step, {"arm": found.arm, "note": found.note, "cost_usd": found.cost_usd, "by": "submit"})
-        return found
+        return due, found
 
     def append(self, kind: str, step: int, data: dict[str, Any]) -> None:
         self.state.apply(self._appended(kind, step, data))

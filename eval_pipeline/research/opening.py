@@ -26,6 +26,15 @@ _FEW_CASES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
+class Begun:
+    """What a goal file stands for. resumed: it is in the ledger; else nothing of it is written yet."""
+
+    goal: Goal
+    research: NewResearch
+    resumed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Opened:
     """resumed: it was there. notes: what the holdout can't show, in words."""
 
@@ -42,34 +51,44 @@ def read_goal(library: Library, argument: str) -> tuple[YamlFile, Goal]:
         if path.is_file():
             file = library.file(path)
             return file, parse_model(file, Goal)
-    known = ", ".join(sorted(path.stem for path in folder.glob("*.yaml"))) or "none"
+    known = (
+        ", ".join(sorted(path.stem for path in folder.glob("*.yaml"))) or "none; write research/NAME.yaml in the worlds' folder"
+    )
     raise NotFound(f"there is no goal file {argument!r}", hint=f"known goals: {known}")
 
 
 def open_research(library: Library, argument: str, records: Records, by: str | None, *, fresh: bool = False) -> Opened:
     """Lock the goal, or find the research that was begun with the same file. fresh: lock it anew if the app has moved since."""
+    found = begin(library, argument, records, by, fresh=fresh)
+    goal, new = found.goal, found.research
+    if not found.resumed:
+        arm, n_dev = new.run.arms[0].model_dump(mode="json"), len(new.split["dev"])
+        records.researches.create(new, {"arm": arm, "metric": goal.metric.model_dump(mode="json"), "n_dev": n_dev})
+    row = records.researches.find(new.id)
+    records.researches.set_goal(row.id, goal.model_dump(mode="json"))
+    return Opened(row=row, goal=goal, resumed=found.resumed, notes=notes_on(row))
+
+
+def begin(library: Library, argument: str, records: Records, by: str | None, *, fresh: bool = False) -> Begun:
+    """What `open_research` would go on with or write down; nothing is written."""
     file, goal = read_goal(library, argument)
     row = None if fresh else records.researches.of_source(goal.name, goal.source_digest)
-    resumed = row is not None
-    if row is None:
-        locked, split = _locked(library, file, goal)
-        identity = {"goal": goal.source_digest, "run": locked.run.digest, "score": locked.score.digest, "split": split}
-        new = NewResearch(
-            id=f"{goal.name}-{digest(identity)[:12]}",
-            name=goal.name,
-            source_digest=goal.source_digest,
-            goal=goal.model_dump(mode="json"),
-            run=locked.run,
-            score=locked.score,
-            split=split,
-            repo=str(locked.repo),
-            created_by=by,
-        )
-        arm = locked.run.arms[0].model_dump(mode="json")
-        records.researches.create(new, {"arm": arm, "metric": goal.metric.model_dump(mode="json"), "n_dev": len(split["dev"])})
-        row = records.researches.find(new.id)
-    records.researches.set_goal(row.id, goal.model_dump(mode="json"))
-    return Opened(row=row, goal=goal, resumed=resumed, notes=notes_on(row))
+    if row is not None:
+        return Begun(goal=goal, research=row, resumed=True)
+    locked, split = _locked(library, file, goal)
+    identity = {"goal": goal.source_digest, "run": locked.run.digest, "score": locked.score.digest, "split": split}
+    new = NewResearch(
+        id=f"{goal.name}-{digest(identity)[:12]}",
+        name=goal.name,
+        source_digest=goal.source_digest,
+        goal=goal.model_dump(mode="json"),
+        run=locked.run,
+        score=locked.score,
+        split=split,
+        repo=str(locked.repo),
+        created_by=by,
+    )
+    return Begun(goal=goal, research=new, resumed=False)
 
 
 def goal_of(row: ResearchRow) -> Goal:
@@ -84,7 +103,7 @@ def ground_of(row: ResearchRow) -> Ground:
     return Ground(metric=goal.metric, rule=goal.decide, world=world, span={"score": span, "passed": (0.0, 1.0)})
 
 
-def notes_on(row: ResearchRow) -> tuple[str, ...]:
+def notes_on(row: NewResearch) -> tuple[str, ...]:
     worlds = {half: {name.partition(".")[0] for name in names} for half, names in row.split.items()}
     found: list[str] = []
     if len(worlds["holdout"]) < 2:

@@ -48,12 +48,13 @@ _FORM_TOKENS = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class Open:
-    """A valid cell with criteria that its judge has still to decide. asked: all of its judge's criteria."""
+    """A valid cell with criteria that its judge has still to decide. asked: all of its judge's criteria. n_calls: that these take at most."""
 
     key: str
     bundle: str
     state_before: str | None
     asked: tuple[ToAsk, ...]
+    n_calls: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,8 @@ def open_cells(records: Records, experiment: ExperimentRow, *, again: bool) -> l
     cells = [found for cell in records.views.cells(experiment.id) if (found := _to_judge(experiment, cell)) is not None]
     linked = records.judge_calls.requests(one.question_digest for cell in cells for one in cell.asked)
     votes = records.verdicts.votes((request for request, _ in linked.values()), judge_version(judge))
-    return [cell for cell in cells if any(_lacks(one, linked, votes, judge, again) for one in cell.asked)]
+    counted = [replace(cell, n_calls=sum(_lacks(one, linked, votes, judge, again) for one in cell.asked)) for cell in cells]
+    return [cell for cell in counted if cell.n_calls]
 
 
 def _to_judge(experiment: ExperimentRow, cell: CellView) -> Open | None:
@@ -96,13 +98,12 @@ def _lacks(
     votes: Mapping[str, Sequence[VerdictRow]],
     judge: JudgeSpec,
     again: bool,
-) -> bool:
-    if one.question_digest not in linked:
-        return True
-    given = votes.get(linked[one.question_digest][0], [])
+) -> int:
+    """How many votes."""
+    given: Sequence[VerdictRow] = votes.get(linked[one.question_digest][0], []) if one.question_digest in linked else []
     if not again and any(row.status == "failed" for row in given):
-        return False
-    return _wanted(given, judge, one.per_occurrence) > 0
+        return 0
+    return _wanted(given, judge, one.per_occurrence)
 
 
 def _wanted(given: Sequence[VerdictRow], judge: JudgeSpec, per_occurrence: bool) -> int:

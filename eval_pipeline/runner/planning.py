@@ -38,12 +38,20 @@ class JudgeEstimate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Costs:
+    """Of open cells. max_cost_usd: what they may cost by their own limits, for models; None when one has none."""
+
+    max_cost_usd: float | None
+    models: ModelEstimate
+    sandboxes: SandboxEstimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Costs):
     """run: the lock that would run: the file's own, or the one it resumes. moved: what its refs did since, in words.
 
     n_done: cells that have a valid result already. adopted: cells that would take the result of another experiment's equal cell, by key.
-    n_judge_criteria: criteria of the chosen cases that need a judge.
-    max_cost_usd: what the open cells may cost by their own limits, for models; None when one has none.
+    open_cells: the keys of those that would run. n_judge_criteria: criteria of the chosen cases that need a judge.
     """
 
     run: RunLock
@@ -52,17 +60,15 @@ class Plan:
     n_cells: int
     n_done: int
     adopted: dict[str, str]
+    open_cells: tuple[str, ...]
     n_judge_criteria: int
     judge: JudgeEstimate
     n_cases_with_judge: int
-    max_cost_usd: float | None
-    models: ModelEstimate
-    sandboxes: SandboxEstimate
     notes: list[str]
 
     @property
     def n_open(self) -> int:
-        return self.n_cells - self.n_done - len(self.adopted)
+        return len(self.open_cells)
 
 
 def plan(
@@ -83,6 +89,7 @@ def plan(
     open_cells = [key for key in run.cell_keys() if str(key) not in done and str(key) not in adopted]
     refuse_hopeless(locked, run, open_cells)
     refuse_unheld(locked, run, open_cells, records.spending.month().monthly_cap_usd)
+    cost = costs(run, open_cells, records, rates)
     judged = [case for case in locked.score.cases.values() if any(criterion.judge for criterion in case.rubric.criteria)]
     return Plan(
         run=run,
@@ -91,13 +98,23 @@ def plan(
         n_cells=n_cells,
         n_done=len(done),
         adopted=adopted,
+        open_cells=tuple(map(str, open_cells)),
         judge=_judge_estimate(locked, run, records),
         n_judge_criteria=sum(criterion.judge for case in judged for criterion in case.rubric.criteria),
         n_cases_with_judge=len(judged),
+        max_cost_usd=cost.max_cost_usd,
+        models=cost.models,
+        sandboxes=cost.sandboxes,
+        notes=[*_no_room(locked, run, resumes, open_cells, records, rates), *_notes(locked, len(judged))],
+    )
+
+
+def costs(run: RunLock, open_cells: list[CellKey], records: Records, rates: SandboxRates | None) -> Costs:
+    """rates: of the sandboxes; None: they are not known."""
+    return Costs(
         max_cost_usd=_max_cost(run, open_cells),
         models=_models(run, open_cells, records),
         sandboxes=estimate(run, open_cells, rates, records.views.mean_sandbox_s(run.app, run.backend)),
-        notes=[*_no_room(locked, run, resumes, open_cells, records, rates), *_notes(locked, len(judged))],
     )
 
 

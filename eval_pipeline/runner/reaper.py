@@ -70,6 +70,16 @@ def _owner(info: SandboxInfo, installation: str, owned: set[str], ready: set[str
     return "build" if layer is not None and locks.held(layer) else NOBODY
 
 
+async def unowned(settings: Settings, records: Records, backend: str = "local") -> Reaped:
+    """What `reap` would end once the grace of all is over. Nothing is ended, and no survey is written down."""
+    asked = backend_named(backend, settings, records)
+    try:
+        found = await _survey(settings, records, asked)
+    finally:
+        await asked.aclose()
+    return Reaped(ended=sorted(_unowned(found)), waiting=[], foreign=_foreign(records, found))
+
+
 async def reap(
     settings: Settings, records: Records, backend: str = "local", *, grace_s: float = 0.0, wait: bool = False, at_most: int = 1000
 ) -> Reaped:
@@ -94,12 +104,12 @@ async def reap(
         sandboxes_ended(records.database, ended)
     finally:
         await asked.aclose()
+    return Reaped(ended=ended, waiting=sorted(set(ages) - set(ended)), foreign=_foreign(records, found))
+
+
+def _foreign(records: Records, found: Sequence[Found]) -> list[str]:
     installation = records.ledger.installation_id()
-    return Reaped(
-        ended=ended,
-        waiting=sorted(set(ages) - set(ended)),
-        foreign=[one.info.name for one in found if one.info.installation != installation],
-    )
+    return [one.info.name for one in found if one.info.installation != installation]
 
 
 def _unowned(found: Sequence[Found]) -> dict[str, str | None]:

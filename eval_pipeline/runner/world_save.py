@@ -107,11 +107,17 @@ def save(world: World, dumped: Dumped) -> None:
     _replace_file(written, edited(written.read_text(), changes).encode())
 
 
-def save_as(library: Library, world: World, dumped: Dumped, name: str) -> None:
-    """As a new world, with the old one's cases. There is nothing, or all of it."""
+def require_free(library: Library, name: str) -> Path:
+    """The folder of a new world. Raises SpecError where one is there."""
     target = library.root / "worlds" / name
     if target.exists():
         raise SpecError(f"{library.shown(target)} is there already", hint="take another name, or save without --into")
+    return target
+
+
+def save_as(library: Library, world: World, dumped: Dumped, name: str) -> None:
+    """As a new world, with the old one's cases. There is nothing, or all of it."""
+    target = require_free(library, name)
     unfinished = target.with_name(f".{name}.{secrets.token_hex(4)}")
     try:
         shutil.copytree(world.folder, unfinished, symlinks=True)

@@ -110,7 +110,7 @@ class Library:
     def case(self, name: str) -> Case:
         world, dot, case_id = name.partition(".")
         if not dot:
-            raise SpecError(f"{name!r} is not a case name: write <world>.<case>")
+            raise SpecError(f"{name!r} is not a case name: write <world>.<case>", hint="`evals case list` lists them")
         self.world(world)
         cases, wrong = self.read_cases(world)
         found = next((case for case in cases if case.spec.id == case_id), None)
@@ -276,5 +276,15 @@ def _all_right(read: tuple[list[Case], list[UnreadableCase]]) -> list[Case]:
     return cases
 
 
+_FIRST = {
+    "worlds": "`evals world new NAME` writes one",
+    "cases": "`evals case new WORLD.CASE` writes one",
+    "datasets": "write datasets/NAME.yaml in the worlds' folder",
+    "experiments": "write experiments/NAME.yaml in the worlds' folder",
+}
+
+
 def _known(what: str, names: list[str]) -> str:
-    return f"known {what}: {', '.join(names[:20]) or 'none'}{' ...' if len(names) > 20 else ''}"
+    if not names:
+        return f"known {what}: none; {_FIRST[what]}"
+    return f"known {what}: {', '.join(names[:20])}{' ...' if len(names) > 20 else ''}"

@@ -54,7 +54,7 @@ def new_world(library: Library, name: str, title: str | None) -> Path:
     try:
         check_slug(name)
     except ValueError as error:
-        raise SpecError(str(error)) from None
+        raise SpecError(str(error), hint="take a name like `lease-review`") from None
     target = library.root / "worlds" / name
     if target.exists():
         raise SpecError(f"{library.shown(target)} is there already", hint="take another name, or remove the folder")

@@ -7,7 +7,7 @@ import json
 import click
 import pytest
 
-from eval_pipeline.cli.leaderboard import command as leaderboard
+from eval_pipeline.cli.main import cli
 from eval_pipeline.cli.output import counted, emit, emit_error, harmless, note, table
 from eval_pipeline.errors import BuildError
 
@@ -36,7 +36,7 @@ def test_a_short_error_is_whole(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 def test_who_names_no_experiment_hears_where_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(click.MissingParameter) as caught:
-        leaderboard.main([], prog_name="evals leaderboard", standalone_mode=False)
+        cli.main(["leaderboard"], prog_name="evals", standalone_mode=False)
     assert emit_error(caught.value, as_json=False) == 2
     assert "`evals experiment list` lists them" in capsys.readouterr().err
 

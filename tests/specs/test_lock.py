@@ -259,8 +259,8 @@ def test_names_that_nothing_answers_to_say_what_there_is(project: Project) -> No
         (lambda: library.world("v"), "known worlds: w"),
         (lambda: library.case("w.z"), "known cases: c, d"),
         (lambda: library.case("../w.c"), "known worlds: w"),
-        (lambda: library.dataset("z"), "known datasets: none"),
-        (lambda: library.experiment_path("z"), "known experiments: none"),
+        (lambda: library.dataset("z"), "known datasets: none; write datasets/NAME.yaml in the worlds' folder"),
+        (lambda: library.experiment_path("z"), "known experiments: none; write experiments/NAME.yaml in the worlds' folder"),
     ]:
         with pytest.raises(NotFound) as caught:
             ask()

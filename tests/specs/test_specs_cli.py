@@ -33,7 +33,7 @@ MISTAKES: list[tuple[list[str], Callable[[Project], object], str, str, str | Non
         "known worlds: w",
     ),
     (["case", "show", "w.z"], lambda p: None, "not_found", "the world 'w' has no case 'z'", "known cases: c"),
-    (["case", "frobnicate"], lambda p: None, "usage", "No such command 'frobnicate'", "`evals --help` lists the commands"),
+    (["case", "frobnicate"], lambda p: None, "usage", "No such command 'frobnicate'", "`evals case --help` lists the commands"),
 ]
 
 

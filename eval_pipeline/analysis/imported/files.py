@@ -44,7 +44,9 @@ def opened(path: Path) -> Iterator[BufferedReader]:
                 raise SpecError("is no file", where=str(path))
             yield file
     except OSError as error:
-        raise SpecError(f"can't be read: {error.strerror or error}", where=str(path)) from None
+        raise SpecError(
+            f"can't be read: {error.strerror or error}", where=str(path), hint="name a file of it that is there and can be read"
+        ) from None
 
 
 def whole(path: Path, most: int = MAX_JSON) -> bytes:

@@ -63,7 +63,9 @@ def import_biglaw_bench(csv_path: Path, documents_dir: Path, into: Path) -> list
     try:
         raw = csv_path.read_bytes()
     except OSError as error:
-        raise SpecError(f"can't be read: {error.strerror}", where=str(csv_path)) from None
+        raise SpecError(
+            f"can't be read: {error.strerror}", where=str(csv_path), hint="name the CSV, then the folder of its documents"
+        ) from None
     entries = parse_entries(raw, str(csv_path), DocumentIndex.of(documents_dir))
     matters = group_matters(entries)
     for name, where in (item for matter in matters for item in matter.documents().items()):

@@ -53,7 +53,8 @@ def read_chat(path: Path) -> Chat:
     try:
         documents = _documents(path.read_text("utf-8-sig"), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"can't be read: {error}", where=str(path)) from None
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise SpecError(f"can't be read: {why}", where=str(path), hint="name a file of JSON, in UTF-8") from None
     found = [conversation for conversation in _conversations(documents) if conversation]
     if not found:
         raise SpecError("no conversation was found in it", where=str(path), hint=_HINT)
