@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from backports.zstd import zipfile
+from support.tabled import Did, tabled
 
-from eval_pipeline.analysis.comparable import imported_side
+from eval_pipeline.analysis.comparable import imported_side, side
 from eval_pipeline.analysis.compare import compare
 from eval_pipeline.analysis.frame import COLUMNS, scored_frame
 from eval_pipeline.analysis.imported.assemble import Options, assemble
@@ -181,6 +182,27 @@ def test_two_arms_are_compared() -> None:
     assert any("one and the same result" in note for note in across.notes)
 
 
+def test_an_import_against_an_experiment_on_cases_of_the_same_names(tmp_path: Path) -> None:
+    log = json.loads((DATA / "right.json").read_text())
+    for sample in log["samples"]:
+        sample["id"] = sample["id"].replace("sum-", "w.c")
+    log["eval"]["dataset"]["sample_ids"] = []
+    (tmp_path / "log.json").write_text(json.dumps(log))
+    theirs = assemble("theirs", "inspect", [("mock", read_inspect(tmp_path / "log.json"))], Options())
+    did = {f"c{n}/x/0": Did(a=1.0, b=float(n > 1), cost_usd=0.01, latency_s=1.0) for n in range(6)}
+    experiment, table = tabled(did)
+    ours = side(experiment, table, "x")
+    found = compare(ours, imported_side(theirs, "mock"))
+    assert found.n_cases == 6 and found.criteria == []
+    expected = fmean(float(n != 1) - (1.0 if n > 1 else 0.25) for n in range(6))  # Inspect's accuracy is 5/6: one sum is wrong
+    assert found.difference.diff == pytest.approx(expected)
+    assert found.latency.ratio is not None and found.cost.ratio == pytest.approx(0.0035 / 0.01)
+    assert {move.cell_b for move in found.cases} == {None} and all(move.cell_a for move in found.cases)
+    ranged = assemble("ranged", "inspect", [("mock", read_inspect(tmp_path / "log.json"))], Options(span=(0.0, 10.0)))
+    with pytest.raises(SpecError, match="different ranges: from 0 to 1 and from 0 to 10"):
+        compare(ours, imported_side(ranged, "mock"))
+
+
 def test_what_was_asked_differently_is_no_pair(tmp_path: Path) -> None:
     log = json.loads((DATA / "right.json").read_text())
     log["samples"][0]["input"] = "What is 9 + 9?"
@@ -188,6 +210,30 @@ def test_what_was_asked_differently_is_no_pair(tmp_path: Path) -> None:
     changed.write_text(json.dumps(log))
     with pytest.raises(SpecError, match="asked different things in case 'sum-0'"):
         assemble("x", "inspect", [("a", read_inspect(DATA / "right.eval")), ("b", read_inspect(changed))], Options())
+
+
+def changed(tmp_path: Path, name: str, **fields: Any) -> Path:
+    """right.json with other fields of its `eval`."""
+    log = json.loads((DATA / "right.json").read_text())
+    log["eval"] |= fields
+    path = tmp_path / f"{name}.json"
+    path.write_text(json.dumps(log))
+    return path
+
+
+def test_names_tell_arms_and_cases_apart(tmp_path: Path) -> None:
+    def of(*paths: Path) -> ImportedTable:
+        return assemble("x", "inspect", [(None, read_inspect(path)) for path in paths], Options())
+
+    right, later = DATA / "right.eval", changed(tmp_path, "later", task_version="3-b")
+    other = changed(tmp_path, "other", model="openai/gpt-4.1", solver="react")
+    assert [arm.name for arm in of(right, later).arms] == ["mockllm-model-v2", "mockllm-model-v3-b"]
+    assert [arm.name for arm in of(right, other).arms] == ["mockllm-model", "openai-gpt-4-1-react"]
+    tasks = of(right, changed(tmp_path, "task", task="products"))
+    assert [arm.name for arm in tasks.arms] == ["mockllm-model"]
+    assert {row.case.partition(":")[0] for row in tasks.arms[0].rows} == {"sums", "products"}
+    with pytest.raises(SpecError, match="mockllm/model and mockllm_model would both be mockllm-model"):
+        of(right, changed(tmp_path, "alike", model="mockllm_model"))
 
 
 def test_the_same_run_twice_is_refused() -> None:

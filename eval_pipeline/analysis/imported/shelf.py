@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 from typing import Literal
 
-from eval_pipeline.analysis.imported.files import parsed, whole
+from eval_pipeline.analysis.imported.files import MAX_JSON, MIB, parsed, whole
 from eval_pipeline.analysis.imported.table import ImportedTable
 from eval_pipeline.domain.ids import check_slug
 from eval_pipeline.errors import NotFound, SpecError
@@ -22,7 +22,9 @@ class Shelf:
         self._folder = state_dir / "imports"
 
     def put(self, table: ImportedTable, *, replace: bool = False) -> Kept:
-        """Raises SpecError when another table has its name, unless it may be replaced."""
+        """Raises SpecError when another table has its name, unless it may be replaced, and for one that is too large."""
+        if len(table.stored) > MAX_JSON:
+            raise SpecError(f"{table.name} would be larger than {MAX_JSON // MIB} MiB", hint="import fewer files under one name")
         there = self.get(table.name)
         if there is not None and there.digest == table.digest:
             return "unchanged"
