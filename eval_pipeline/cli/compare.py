@@ -233,7 +233,7 @@ def _show_cases(found: Comparison, moves: int) -> None:
     table(columns, rows, f"\ncases, the largest moves first ({same} of {len(found.cases)} do not differ)", right=columns[1:])
     keys = [key for move in chosen for key in (move.cell_a, move.cell_b) if key is not None]
     if keys:
-        click.echo("\nlook at both transcripts (--transcript of `evals cell logs`) and verdicts:")
+        click.echo("\nlook at both verdicts, and at both transcripts (`evals cell transcript KEY`):")
     for key in keys:
         click.echo(f"  evals cell show {harmless(key)}")
 

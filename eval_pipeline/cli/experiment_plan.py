@@ -135,7 +135,7 @@ def plan_lines(
         lines.append(_judge_line(planned.judge))
     if planned.n_open:
         lines.append(_time_line(time))
-    lines += [] if shows is None else _outlook_lines(shows, planned.run.trials)
+    lines += [] if shows is None else _outlook_lines(shows, planned.run.trials, _span(locked))
     if (schedule := _schedule(locked)) is not None:
         when = f"{schedule['cron']} ({schedule['timezone']}), next at {shown(schedule['next_due'])}"
         lines.append(f"scheduled: {when}; `evals up` starts it")
@@ -261,11 +261,21 @@ def _time_line(time: TimeEstimate) -> str:
     return f"time: {about} {duration(time.seconds)} at {counted(time.concurrency, 'cell', 'cells')} at a time"
 
 
-def _outlook_lines(shows: Outlook, trials: int) -> list[str]:
+def _span(locked: Locked) -> float:
+    """The largest difference that two scores can have."""
+    from eval_pipeline.analysis.stats import score_range
+
+    low, high = score_range(locked.score.policy, [case.rubric for case in locked.score.cases.values()])
+    return high - low
+
+
+def _outlook_lines(shows: Outlook, trials: int, span: float) -> list[str]:
     analysis, spread = shows.analysis, shows.analysis.spread
     design = f"{counted(analysis.n_cases, 'case', 'cases')} x {counted(trials, 'trial', 'trials')}"
     smallest = (
-        "no difference" if analysis.detectable is None else f"a difference between two arms of {analysis.detectable:.3f} or more"
+        "no difference that scores can have"
+        if analysis.detectable is None or analysis.detectable > span
+        else f"a difference between two arms of {analysis.detectable:.3f} or more"
     )
     lines = [f"{design} can show {smallest}, {analysis.power:.0%} of the time ({spread.source})"]
     for one in analysis.needed:

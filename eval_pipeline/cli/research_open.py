@@ -18,14 +18,15 @@ def opened(settings: Settings, records: Records, goal: str, *, fresh: bool, yes:
     """The research's id: locked now, or gone on with. Raises SpecError, click.Abort."""
     from eval_pipeline.cli.launch import require_isolation
     from eval_pipeline.host import login
-    from eval_pipeline.research.opening import open_research
+    from eval_pipeline.research.opening import begin, record
     from eval_pipeline.specs.library import Library
     from eval_pipeline.vault.delivery import Secrets
 
-    found = open_research(Library(settings.worlds_dir), goal, records, settings.user or login(), fresh=fresh)
-    require_isolation(settings, found.goal.backend)
-    Secrets(settings, records).require(found.row.run.arms[0])
-    _confirm(records, found.row.id, found.goal.budget.cost_usd, yes=yes)
+    begun = begin(Library(settings.worlds_dir), goal, records, settings.user or login(), fresh=fresh)
+    require_isolation(settings, begun.goal.backend)
+    Secrets(settings, records).require(begun.research.run.arms[0])
+    _confirm(records, begun.research.id, begun.goal.budget.cost_usd, yes=yes)
+    found = record(begun, records)  # last: `next` and `submit` ask nobody about what is there
     if found.resumed:
         note(f"{found.row.id} goes on with what was locked; --fresh begins anew if the app has moved since")
     for line in found.notes:

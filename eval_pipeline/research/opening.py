@@ -59,7 +59,11 @@ def read_goal(library: Library, argument: str) -> tuple[YamlFile, Goal]:
 
 def open_research(library: Library, argument: str, records: Records, by: str | None, *, fresh: bool = False) -> Opened:
     """Lock the goal, or find the research that was begun with the same file. fresh: lock it anew if the app has moved since."""
-    found = begin(library, argument, records, by, fresh=fresh)
+    return record(begin(library, argument, records, by, fresh=fresh), records)
+
+
+def record(found: Begun, records: Records) -> Opened:
+    """Write it down, if it is not there."""
     goal, new = found.goal, found.research
     if not found.resumed:
         arm, n_dev = new.run.arms[0].model_dump(mode="json"), len(new.split["dev"])

@@ -167,6 +167,13 @@ def test_deciding(watched: Outside) -> None:
     for verb, drives in (("start", False), ("run", True)):
         begun = watched.dry("research", verb, "up")
         assert (begun["drives"], begun["resumed"], begun["n_cells_a_step"], begun["n_holdout"]) == (drives, False, 5, 7)
+    watched.evals("budget", "--confirm-above", "100")
+    rows = watched.rows()
+    for verb in ("start", "run"):  # its budget names no sum
+        with pytest.raises(SpecError, match="any sum"):
+            watched.evals("research", verb, "up")
+    assert watched.rows() == rows, "what was refused is not there for `next`"
+    watched.evals("budget", "--confirm-above", "none")
     name = watched.evals("research", "start", "up")["research"]
     assert (name, watched.dry("research", "start", "up")["resumed"]) == (begun["research"], True)
     taken = watched.dry("research", "submit", "up", "--config", '{"skill": "good"}')

@@ -24,12 +24,14 @@ def test_every_command_of_the_skill_works_in_order(project: Project) -> None:
     assert project.evals("skill", "install", str(project.root / "skills"), check=False)["exit_code"] == 2
 
     project.agent(
-        "echo '{\"type\": \"message\"}' > $EVALS_OUTPUT/transcript.jsonl; grep -q long $EVALS_CASE && answer '60 days' || answer no"
+        "echo '{\"type\": \"message\"}' > $EVALS_OUTPUT/transcript.jsonl; grep -q '\"top_k\": 4' $EVALS_CASE && answer '60 days' || answer no"
     )
     project.world("v")
     project.case("c", world="v", limits={"cost_usd": 0.5})
-    arms = [{"name": name, "ref": "main", "config": {"way": way}} for name, way in (("base", "long"), ("other", "short"))]
-    project.experiment("mine", arms=arms, baseline="base")
+    files = dict(re.findall(r"```yaml\n# worlds_src/(\S+)\n(.*?)```", text, re.DOTALL))
+    assert {path.split("/")[0] for path in files} == {"datasets", "experiments", "research"}
+    for path, content in files.items():
+        project.write(path, content)
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     commands = [shlex.split(line)[1:] for block in blocks for line in block.splitlines()]
     assert len(blocks) == 5
