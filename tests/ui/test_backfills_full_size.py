@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from ui.served import Served
-from ui.test_backfills import assert_each_run_ended_as_its_cells, cells_of, processes, running
+from ui.test_backfills import assert_each_run_ended_as_its_cells, cells_of, drivers, processes, running
 
 from eval_pipeline.domain.ids import CellKey, sandbox_name
 from eval_pipeline.sandbox.local.places import own_directory, prepare
@@ -86,7 +86,7 @@ class FullSize:
         self.records.ledger.discard(sorted(done), "a test")
 
     def agents(self) -> int:
-        return running(self.served, self.keys)
+        return running(self.records, self.keys)
 
     @contextmanager
     def at_once(self, places: int) -> Generator[None]:
@@ -162,7 +162,7 @@ def test_the_leader_is_killed_in_the_middle(full: FullSize) -> None:
     before = full.marks()
     backfill = full.served.backfill(full.scattered)
     full.served.wait_for(lambda: full.agents() >= 30, "thirty agents", 300)
-    (pid,) = full.served.project.engine_pids(full.experiment)
+    (pid,) = drivers(full.records, full.experiment)
     os.kill(pid, signal.SIGKILL)
     ended = full.ended(backfill)
     ends = Counter(run["status"] for run in ended["runs"])
