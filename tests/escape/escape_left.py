@@ -56,6 +56,22 @@ while time.monotonic() < end:
             continue
 """
 
+# A stopped program runs no code; but the kernel may wake it, and then it ends whoever is there
+WAKER = r"""
+import ctypes, os, signal, struct, time
+libc, timer = ctypes.CDLL(None), ctypes.c_void_p()
+event = ctypes.create_string_buffer(struct.pack("Pii", 0, signal.SIGCONT, 0) + bytes(64))
+assert libc.timer_create(1, event, ctypes.byref(timer)) == 0
+assert libc.timer_settime(timer, 0, struct.pack("llll", 0, 200_000_000, 0, 200_000_000), None) == 0
+open("/out/wakes", "w").close()
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    try:
+        os.kill(-1, signal.SIGKILL)
+    except ProcessLookupError:
+        continue
+"""
+
 
 @dataclass
 class Read:
@@ -159,12 +175,26 @@ async def meddled(made: Stage) -> list[Row]:
     ended = bundle.error or f"{len(bundle.names)} members, {there or 'none'} of them forged"
     shown = [_verdict("a program that is left to speak for, and to end, what reads the output", made.kind.name,
                       bundle.error is None and not there and len(bundle.names) > 8 and _meddled(made) == ["find"], ended, f"a find that is not held from it ends with {unheld}")]  # fmt: skip
+    shown.append(await _woken(made))
     await run(made.sandbox, "sh", "-c", "mv /out /tmp/gone || mv /out/* /tmp")
     bundle = await collected(made, "gone")
     shown.append(
         _verdict("its folder taken away", made.kind.name, bundle.error is None, bundle.error or "an empty output", "mv succeeds")
     )
     return shown
+
+
+async def _woken(made: Stage) -> Row:
+    await made.sandbox.start("waker", [PYTHON, "-c", WAKER], env={}, workdir="/out")
+    async with asyncio.timeout(30):
+        while "wakes" not in {path.name for path in made.kind.out(made.sandbox).iterdir()}:
+            await asyncio.sleep(0.05)
+    unheld, _, _ = await run(made.sandbox, "sleep", "5")
+    bundle = await collected(made, "woken")
+    held = bundle.error is None and "out/wakes" in bundle.names and unheld == 137
+    ended = bundle.error or f"{len(bundle.names)} members"
+    what = "a program that a timer wakes when it is stopped, to end what reads the output"
+    return _verdict(what, made.kind.name, held, ended, f"a sleep beside it ends with {unheld}")
 
 
 def _meddled(made: Stage) -> list[str]:
