@@ -3,7 +3,7 @@
     python bench/smoke.py [--write]
 
 Prints a table on standard error and one JSON line. Each ratio is of CPU times of the same run, so a slower or a busy machine moves it
-little; it ends with 1 only when one is more than the baseline's `factor` times as high. --write: what was measured becomes the baseline.
+little; it ends with 1 only when one is more than the baseline's `factor` times as high, or could not be had. --write: what was measured becomes the baseline.
 
     cell_over_floor        one more cell, through everything, over a bare sandbox with one command
     run_over_dagster       an experiment's fixed share (40 cells without what they cost each) over `import dagster`
@@ -47,7 +47,8 @@ def ratios(commands: dict[str, Any], cells: dict[str, Any], persisted: dict[str,
         "help_over_python": commands["help_cpu_s"] / commands["python_cpu_s"],
         "persist_over_reading": persisted["cpu_s"] / persisted["reading_cpu_s"],
     }
-    return {name: round(value, 3) for name, value in found.items()}
+    # A difference of two noisy measures may come out below zero: then nothing was measured
+    return {name: round(value, 3) for name, value in found.items() if value > 0}
 
 
 def main() -> int:

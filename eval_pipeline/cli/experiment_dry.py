@@ -1,4 +1,4 @@
-"""What `run`, `rerun` and `gate` would do: the same steps as far as nothing is changed by them."""
+"""What `run`, `rerun`, `cancel` and `gate` would do: the same steps as far as nothing is changed by them."""
 
 from __future__ import annotations
 

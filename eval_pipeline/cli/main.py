@@ -96,7 +96,7 @@ Examples:
   evals experiment run demo --wait   run it; the same again resumes
   evals leaderboard demo             who did best, as far as one can tell
 
-Every verb takes --json; what spends, ends or deletes takes --dry-run. `evals NOUN -h` and `evals NOUN VERB -h` say more.""",
+Every verb takes --json; what spends, ends or deletes mostly takes --dry-run. `evals NOUN -h` and `evals NOUN VERB -h` say more.""",
 )
 @click.version_option(package_name="eval-pipeline", prog_name="evals", message="%(prog)s %(version)s")
 @click.pass_context

@@ -57,13 +57,15 @@ def dry_open(
 
 def dry_submit(settings: Settings, records: Records, name: str, answer: dict[str, Any], as_json: bool) -> int:
     """Raises SpecError for what would be refused."""
+    from eval_pipeline.cli.launch import require_isolation
     from eval_pipeline.domain.lock import LockedArm
     from eval_pipeline.research.driver import driver
     from eval_pipeline.research.lab import bounds_of
 
     row = records.researches.find(name)
+    require_isolation(settings, row.run.backend)
     with driver(settings, records, row.id, _nothing, _nothing) as held:
-        due, found = held.considered(answer)
+        due, found = held.considered(answer, resumes=True)
         spent, left = records.researches.spent(row.id), bounds_of(held.goal)
     arm = LockedArm.model_validate(found.arm, strict=False)
     first = None if due.do == "propose" else due.do

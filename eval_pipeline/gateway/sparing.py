@@ -21,6 +21,6 @@ class Sparing(logging.Filter):
             left_out = self._n - self._most
             self._minute, self._n = minute, 0
             if left_out > 0:
-                record.msg, record.args = f"{left_out} more records were left out; {record.getMessage()}", ()
+                record.msg = f"{left_out} more records were left out; {record.msg}"
         self._n += 1
         return self._n <= self._most

@@ -40,13 +40,17 @@ class Driver:
     def desk(self) -> Desk:
         return Desk(settings=self.settings, records=self.records, row=self.row, goal=self.goal)
 
-    def advance(self, *, proposes: bool) -> Next:
-        """Until somebody must propose or it stops. proposes: by the goal's own proposer. What was stopped is taken up again first."""
+    def refuse_opened(self) -> None:
+        """Raises SpecError once the numbers of its holdout were shown."""
         if self.state.opened:
             raise SpecError(
                 f"{self.row.id}: the numbers of its holdout were shown, so nothing can be confirmed on it any more",
                 hint="begin another research, with another name and worlds that nobody has looked at in its holdout",
             )
+
+    def advance(self, *, proposes: bool) -> Next:
+        """Until somebody must propose or it stops. proposes: by the goal's own proposer. What was stopped is taken up again first."""
+        self.refuse_opened()
         if self.state.stopped is not None and self._could_go_on():
             self.append("resumed", len(self.state.steps) - 1, {"budget": self.goal.budget.model_dump(mode="json")})
         lab = Lab(settings=self.settings, records=self.records, row=self.row, goal=self.goal, run=self.run)
@@ -71,9 +75,13 @@ class Driver:
         self.append("proposed", due.step, {"arm": found.arm, "note": found.note, "cost_usd": found.cost_usd, "by": "submit"})
         return found
 
-    def considered(self, answer: dict[str, Any]) -> tuple[Next, Proposal]:
-        """What is due, and the proposal locked as the next step's arm; nothing is written. Raises SpecError with the reason when it is none."""
-        due = following(self.state, self.goal.stop)
+    def considered(self, answer: dict[str, Any], *, resumes: bool = False) -> tuple[Next, Proposal]:
+        """What is due, and the proposal locked as the next step's arm; nothing is written. Raises SpecError with the reason when it is none.
+
+        resumes: as if what was stopped had been taken up again.
+        """
+        self.refuse_opened()
+        due = following(self._resumed() if resumes and self.state.stopped is not None else self.state, self.goal.stop)
         if due.do == "stop":
             raise SpecError(
                 f"{self.row.id} takes no proposal: it has stopped: {due.why}",
@@ -95,9 +103,12 @@ class Driver:
 
     def _could_go_on(self) -> bool:
         self.records.researches.request_stop(self.row.id, None)
+        return following(self._resumed(), self.goal.stop).do != "stop"
+
+    def _resumed(self) -> State:
         again = replay(rows_of(self.records, self.row.id))
         again.apply(Row(ordinal=again.n_rows, kind="resumed", step=0, data={}))
-        return following(again, self.goal.stop).do != "stop"
+        return again
 
     def _halted(self) -> str | None:
         why = self.records.researches.stop_requested(self.row.id)

@@ -218,14 +218,14 @@ def test_other_versions_do_not_enter(books: Books) -> None:
 
 
 def test_the_commands(books: Books, database_url: str, state_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from eval_pipeline.cli.benchmark import command
+    from eval_pipeline.cli.main import cli
 
     monkeypatch.setenv("EVALS_POSTGRES_URL", database_url)
     monkeypatch.setenv("EVALS_STATE_DIR", str(state_dir))
     run = finished(books, "x", {"base": "a", "new": "b"})
 
     def data(*words: str) -> Any:
-        done = CliRunner().invoke(command, [*words, "--json"], catch_exceptions=False)
+        done = CliRunner().invoke(cli, ["benchmark", *words, "--json"], catch_exceptions=False)
         return json.loads(done.stdout)["data"]
 
     assert data("add", "law", "x", "--arm", "base")["entered"] == ["base"]
@@ -234,10 +234,11 @@ def test_the_commands(books: Books, database_url: str, state_dir: Any, monkeypat
         "experiment": run.experiment_id,
         "entered": ["new"],
         "there_already": ["base"],
+        "dry_run": False,
     }
     assert data("list") == [{"benchmark": "law", "n_arms": 2}]
     assert [entry["arm"] for entry in data("show", "law")["entries"]] == ["base", "new"]
     monkeypatch.setenv("COLUMNS", "120")
-    shown = CliRunner().invoke(command, ["show", "law"], catch_exceptions=False).stdout
+    shown = CliRunner().invoke(cli, ["benchmark", "show", "law"], catch_exceptions=False).stdout
     assert "benchmark law (provisional)" in shown and "base (baseline)" in shown  # nothing was judged
     assert data("remove", "law", "x", "new")["removed"] == "new"

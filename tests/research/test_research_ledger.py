@@ -247,6 +247,23 @@ def test_a_proposal_is_locked_like_an_arm_or_refused_in_words(project: Project, 
     assert (told["state"], told["step"], told["n_candidates"]) == ("measure", 1, 1)
 
 
+def test_a_proposal_is_considered_as_it_would_be_taken(project: Project, records: Records) -> None:
+    goal(project, "considered", space={"config": {"skill": ["none", "good"]}})
+    name = opened(project, records, "considered").row.id
+    answer = {"config": {"skill": "good"}}
+    with driven(project, records, name) as held:
+        measured(held, 0, 0.0)
+        held.append("stopped", 0, {"why": "stopped by request: enough"})
+        with pytest.raises(SpecError, match="it has stopped: stopped by request"):
+            held.submit(answer)
+        due, found = held.considered(answer, resumes=True)
+        assert (due.do, due.step, found.arm is not None) == ("propose", 1, True)
+        assert [row.kind for row in records.researches.journal(name)] == ["started", "measured", "stopped"]
+        held.append("opened", 0, {})
+        with pytest.raises(SpecError, match="the numbers of its holdout were shown"):
+            held.considered(answer, resumes=True)
+
+
 def test_an_error_of_ours_is_no_answer_of_a_proposer(project: Project, records: Records) -> None:
     """What a command is kept from is looked for before it is started: the state directory, the socket, the holdout's worlds."""
     goal(project, "asked", proposer={"command": ["/bin/cat"], "timeout_s": 30})
