@@ -99,7 +99,7 @@ def _money(cells: Sequence[ScoredCell], worlds: Worlds) -> Money:
     # As if every cell were solved: the mean cost of a case, with the same interval
     a_case = cost_per_solved([(case, trial, cost, 1.0) for case, trial, cost, _ in rows], world=worlds)
     solved = cost_per_solved([row for row in rows if row[3] is not None], world=worlds)
-    usages = [usage for cell in valid for usage in cell.usages]
+    usages = [usage for cell in valid if cell.untold.isdisjoint({"cache_read", "input_tokens"}) for usage in cell.usages]
     cached = sum(usage.cache_read for usage in usages)
     sent = sum(usage.tokens - usage.output for usage in usages)
     return Money(

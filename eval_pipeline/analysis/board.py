@@ -179,7 +179,7 @@ class Versions:
 class ImportedFrom:
     """system: that wrote the files. score: what was read as the score; low, high: its range. digest: of the imported table.
 
-    pass_at None: nobody said from where on a run passes. n_unknown_cost: runs that count, whose cost is not told.
+    pass_at None: nobody said from where on a cell passes. n_unknown_cost: cells that ran, whose cost is not told; it is not in spent_usd.
     """
 
     system: str

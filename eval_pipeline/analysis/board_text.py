@@ -199,7 +199,7 @@ def _origin(board: Leaderboard) -> list[str]:
         ]
     if (found := board.imported) is None:
         return []
-    passes = "whether a run passes is not known" if found.pass_at is None else f"a run passes from {found.pass_at:g} on"
+    passes = "whether a cell passes is not known" if found.pass_at is None else f"a cell passes from {found.pass_at:g} on"
     return [
         f"IMPORTED from {found.system} ({found.digest[:12]}): {', '.join(found.files[:3])}{', ...' if found.files[3:] else ''}",
         f"score {found.score}, from {found.low:g} to {found.high:g}; {passes}. Each case is a draw of its own",

@@ -21,7 +21,7 @@ class Side:
 
     table: the experiment's id, or the import's name. cases: in their order. worlds: what a case is drawn with; one that is not named is
     a draw of its own. span: lowest and highest score of these cases. walls: time limits; None: not known. experiment None: imported.
-    questions: digests of what was asked, as far as an import knows them.
+    system: that wrote an import's files. questions: digests of what was asked, made in that system's way, as far as an import knows them.
     """
 
     table: str
@@ -34,6 +34,7 @@ class Side:
     commit: str | None
     config: dict[str, Any]
     experiment: ExperimentRow | None = None
+    system: str | None = None
     questions: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -60,7 +61,7 @@ def side(experiment: ExperimentRow, table: Sequence[ScoredCell], arm: str) -> Si
 
 
 def imported_side(table: ImportedTable, arm: str) -> Side:
-    """Raises KeyError when it has no such arm."""
+    """Raises NotFound when it has no such arm."""
     what = table.arm(arm)
     return Side(
         table=table.name,
@@ -72,6 +73,7 @@ def imported_side(table: ImportedTable, arm: str) -> Side:
         walls=None,
         commit=None,
         config=what.config,
+        system=table.system,
         questions={row.case: row.question for row in what.rows if row.question is not None},
     )
 
@@ -96,8 +98,9 @@ def shared_cases(a: Side, b: Side) -> list[str]:
 
 def _refuse_other_ground(a: Side, b: Side, shared: Sequence[str]) -> None:
     """All that an import tells."""
-    asked = [name for name in shared if a.questions.get(name) != b.questions.get(name)]
-    if a.questions and b.questions and asked:
+    known = [name for name in shared if name in a.questions and name in b.questions]
+    asked = [name for name in known if a.questions[name] != b.questions[name]]
+    if a.system == b.system and asked:
         raise SpecError(
             f"{a.table} and {b.table} ask different things in {_some(asked, 'case')}", hint="compare what was asked the same"
         )

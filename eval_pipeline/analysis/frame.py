@@ -76,9 +76,9 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def flat_row(cell: ScoredCell) -> dict[str, Any]:
-    """The row as plain values: every column. Of an imported cell what only we can know is None."""
+    """The row as plain values: every column. Of an imported cell what only we can know is None, and what its files do not tell."""
     row = _flat_row(cell)
-    return row if cell.key.world else row | dict.fromkeys(_OURS)
+    return row | dict.fromkeys([*_OURS, *cell.untold]) if cell.key.imported else row
 
 
 def _flat_row(cell: ScoredCell) -> dict[str, Any]:
@@ -182,16 +182,14 @@ def _float(money: Decimal | None) -> float | None:
 
 
 def encoded(frame: pd.DataFrame, form: Format) -> bytes:
-    """The table in a file's bytes. parquet: with Arrow's own types; csv: null is empty, and an error of an agent's is no formula; json: a list of objects, times in ISO 8601."""
+    """The table in a file's bytes. parquet: with Arrow's own types; csv: null is empty, and text that strangers may have written is no formula; json: a list of objects, times in ISO 8601."""
     if form == "parquet":
         target = io.BytesIO()
         frame.to_parquet(target, engine="pyarrow", index=False)
         return target.getvalue()
     if form == "csv":
-        return (
-            frame.assign(error=frame["error"].map(no_formula, na_action="ignore"))
-            .to_csv(index=False)
-            .encode("utf-8", "backslashreplace")
-        )
+        texts = frame.select_dtypes("string")
+        safe = frame.assign(**{str(name): texts[name].map(no_formula, na_action="ignore") for name in texts})
+        return safe.to_csv(index=False).encode("utf-8", "backslashreplace")
     text = frame.to_json(orient="records", date_format="iso", date_unit="us", force_ascii=False, double_precision=15)
     return f"{text}\n".encode("utf-8", "backslashreplace")

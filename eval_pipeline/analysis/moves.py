@@ -99,7 +99,7 @@ def _to_look_at(a: Sequence[ScoredCell], b: Sequence[ScoredCell]) -> tuple[str |
 
 def _place(cell: ScoredCell) -> str | None:
     """None of one that was imported: it has no bundle here."""
-    return str(cell.key) if cell.key.world else None
+    return None if cell.key.imported else str(cell.key)
 
 
 def _pairs(a: Sequence[ScoredCell], b: Sequence[ScoredCell]) -> list[tuple[ScoredCell, ScoredCell]]:

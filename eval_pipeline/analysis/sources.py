@@ -44,8 +44,8 @@ def cells_of(records: Records, source: Source) -> list[ScoredCell]:
 
 def side_of(records: Records, source: Source, arm: str) -> Side:
     """Raises NotFound for an arm that it has not."""
-    imported = isinstance(source, ImportedTable)
-    name, known = (source.name, source.arms) if imported else (source.id, source.run.arms)
-    if arm not in (names := [one.name for one in known]):
-        raise NotFound(f"{name} has no arm {arm!r}", hint=f"its arms: {', '.join(names)}")
-    return imported_side(source, arm) if imported else side(source, load_table(records, source), arm)
+    if isinstance(source, ImportedTable):
+        return imported_side(source, arm)
+    if arm not in (names := [one.name for one in source.run.arms]):
+        raise NotFound(f"{source.id} has no arm {arm!r}", hint=f"its arms: {', '.join(names)}")
+    return side(source, load_table(records, source), arm)

@@ -58,6 +58,7 @@ class ScoredCell:
     n_satisfied, n_unsatisfied: of the criteria that were decided; a tie is neither. judge_cost_usd: of all calls of judges about the
     cell that this experiment paid for; None when that of one is unknown, or nobody looked.
     groups: the score by each group's criteria alone, by the same policy. censored: the latency is the time limit, not a measurement.
+    untold: columns of tokens that usages count as 0 and nobody told; of imported cells alone.
     """
 
     key: CellKey
@@ -91,6 +92,7 @@ class ScoredCell:
     counted: AttemptView | None
     view: CellView
     origin: Origin
+    untold: frozenset[str] = frozenset()
 
     @property
     def usage_source(self) -> str | None:

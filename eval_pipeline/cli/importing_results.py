@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from eval_pipeline.analysis.imported.assemble import Named, Options
+    from eval_pipeline.analysis.imported.shelf import Shelf
     from eval_pipeline.analysis.imported.table import ImportedTable, System
 
 Command = Callable[..., Any]
@@ -22,10 +24,10 @@ def _options(command: Command) -> Command:
     for option in (
         click.option("--replace", is_flag=True, help="Put it in the place of another import of that name."),
         click.option(
-            "--errors-count", is_flag=True, help="A run that ended in an error without a score counts, as the worst score."
+            "--errors-count", is_flag=True, help="A cell that ended in an error without a score counts, as the worst score."
         ),
         click.option(
-            "--pass-at", type=float, help="From this score on a run passes; the best one, where scores are all or nothing."
+            "--pass-at", type=float, help="From this score on a cell passes; the best one, where scores are all or nothing."
         ),
         click.option("--range", "span", type=float, nargs=2, metavar="LOW HIGH", help="What scores can be. 0 1 when omitted."),
         click.option("--scorer", metavar="NAME[.KEY]", help="Which score counts; needed where there are several."),
@@ -113,8 +115,10 @@ def _keep(
     from eval_pipeline.errors import SpecError
     from eval_pipeline.specs.importers.slugs import slug
 
-    if span is not None and not span[0] < span[1]:
-        raise SpecError(f"--range {span[0]:g} {span[1]:g} is no range", hint="the lower end first")
+    if span is not None and not -math.inf < span[0] < span[1] < math.inf:
+        raise SpecError(f"--range {span[0]:g} {span[1]:g} is no range", hint="two numbers, the lower end first")
+    if pass_at is not None and not math.isfinite(pass_at):
+        raise SpecError(f"--pass-at {pass_at:g} is no score", hint="a number between the ends of the range")
     options: Options = Options(score=scorer, span=span, pass_at=pass_at, errors_count=errors_count)
     table_read = assemble(slug(name), system, read, options)
     kept = Shelf(settings.state_dir).put(table_read, replace=replace)
@@ -132,9 +136,9 @@ def _tell(found: ImportedTable, kept: str) -> None:
 
 
 def _arms(found: ImportedTable) -> None:
-    columns = ["arm", "cases", "runs", "scored", "errors", "files"]
+    columns = ["arm", "cases", "cells", "scored", "errors", "files"]
     rows = [
-        [arm["arm"], arm["n_cases"], arm["n_runs"], arm["n_scored"], arm["n_errors"], ", ".join(arm["files"])]
+        [arm["arm"], arm["n_cases"], arm["n_cells"], arm["n_scored"], arm["n_errors"], ", ".join(arm["files"])]
         for arm in _about(found)["arms"]
     ]
     title = f"{found.name}, imported from {found.system}: score {found.score}, {found.low:g} to {found.high:g}"
@@ -153,15 +157,16 @@ def _about(found: ImportedTable) -> dict[str, Any]:
         "pass_at": found.pass_at,
         "trials": found.trials,
         "notes": found.notes,
+        "n_absent": found.n_absent,
         "arms": [
             {
                 "arm": arm.name,
                 "config": arm.config,
                 "n_cases": len({row.case for row in arm.rows}),
-                "n_runs": len(arm.rows),
+                "n_cells": len(arm.rows),
                 "n_scored": sum(row.score is not None for row in arm.rows),
                 "n_errors": sum(row.outcome == "infra_failure" for row in arm.rows),
-                "n_absent": arm.n_absent + sum(row.outcome == "cancelled" for row in arm.rows),
+                "n_absent": None if arm.n_absent is None else arm.n_absent + sum(row.outcome == "cancelled" for row in arm.rows),
                 "files": [source.file for source in arm.sources],
                 "sha256": [source.sha256 for source in arm.sources],
             }
@@ -177,12 +182,35 @@ def listed(settings: Settings, as_json: bool) -> None:
     """What was imported: tables of other systems' results."""
     from eval_pipeline.analysis.imported.shelf import Shelf
 
-    found = Shelf(settings.state_dir).all()
-    columns = ["import", "system", "score", "arms", "runs", "digest"]
+    shelf = Shelf(settings.state_dir)
+    found = [_listed(shelf, name) for name in shelf.names()]
+    columns = ["import", "system", "score", "arms", "cells", "digest"]
     rows = [
-        [one.name, one.system, one.score, len(one.arms), sum(len(arm.rows) for arm in one.arms), one.digest[:12]] for one in found
+        [one["import"], "damaged", *[None] * 4]
+        if "problem" in one
+        else [
+            one["import"],
+            one["system"],
+            one["score"],
+            len(one["arms"]),
+            sum(arm["n_cells"] for arm in one["arms"]),
+            one["digest"][:12],
+        ]
+        for one in found
     ]
-    emit([_about(one) for one in found], as_json, lambda: table(columns, rows, right=["arms", "runs"]))
+    emit(found, as_json, lambda: table(columns, rows, right=["arms", "cells"]))
+    for problem in [one["problem"] for one in found if "problem" in one]:
+        note(harmless(f"damaged: {problem}"))
+
+
+def _listed(shelf: Shelf, name: str) -> dict[str, Any]:
+    """Of one that can't be read, why: the others are listed all the same."""
+    from eval_pipeline.errors import SpecError
+
+    try:
+        return _about(shelf.named(name))
+    except SpecError as problem:
+        return {"import": name, "problem": f"{problem}; {problem.hint}" if problem.hint else str(problem)}
 
 
 @click.command("show")
@@ -190,7 +218,7 @@ def listed(settings: Settings, as_json: bool) -> None:
 @json_option
 @with_settings
 def show(settings: Settings, name: str, as_json: bool) -> None:
-    """One import: its arms and files; with --json every run as read."""
+    """One import: its arms and files; with --json every cell as read."""
     from eval_pipeline.analysis.imported.shelf import Shelf
 
     found = Shelf(settings.state_dir).named(name)
@@ -213,10 +241,6 @@ def remove(settings: Settings, name: str, dry_run: bool, as_json: bool) -> None:
     """Forget an import. The files it was read from stay as they are."""
     from eval_pipeline.analysis.imported.shelf import Shelf
 
-    shelf = Shelf(settings.state_dir)
-    if dry_run:
-        shelf.named(name)
-    else:
-        shelf.remove(name)
+    Shelf(settings.state_dir).remove(name, dry_run=dry_run)
     said = f"{counted(1, 'import', 'imports')} {'would be ' if dry_run else ''}removed: {name}"
     emit({"import": name, "removed": not dry_run, "dry_run": dry_run}, as_json, lambda: note(said))

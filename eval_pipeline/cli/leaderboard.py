@@ -93,7 +93,7 @@ def show(board: Leaderboard, *, wide: bool = False) -> None:
 
 def _imported_line(n_valid: int, board: Leaderboard) -> str:
     why = ", ".join(f"{n} {_LOST.get(status, status)}" for status, n in board.missing.items())
-    return f"{n_valid} of {counted(board.n_cells, 'run', 'runs')} ended in a result" + (f"; missing: {why}" if why else "")
+    return f"{n_valid} of {counted(board.n_cells, 'cell', 'cells')} ended in a result" + (f"; missing: {why}" if why else "")
 
 
 def show_slices(by: By, parts: Sequence[Slice], baseline: str | None) -> None:
@@ -113,7 +113,7 @@ def _grid(grid: Grid) -> None:
 
 def _money(board: Leaderboard) -> Iterator[str]:
     if (found := board.imported) is not None:
-        unknown = f"; of the runs that count {found.n_unknown_cost} of unknown cost" if found.n_unknown_cost else ""
+        unknown = f"; cells of unknown cost: {found.n_unknown_cost}" if found.n_unknown_cost else ""
         yield f"cost, as reported: {board.spent_usd:.4f} USD{unknown}"
         return
     yield f"spent: {board.spent_usd:.4f} USD for models, {board.sandbox_spent_usd:.4f} for sandboxes; over all attempts"

@@ -43,8 +43,12 @@ class CellKey:
         return f"{self.experiment}/{self.case_name}/{self.arm}/{self.trial}"
 
     @property
+    def imported(self) -> bool:
+        return not self.world
+
+    @property
     def case_name(self) -> str:
-        return f"{self.world}.{self.case}" if self.world else self.case
+        return self.case if self.imported else f"{self.world}.{self.case}"
 
     @classmethod
     def parse(cls, text: str) -> CellKey:

@@ -3,6 +3,9 @@ wrong), the job by Harbor 0.26.0's own models. What they are checked against is 
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import io
 import json
 import shutil
 import zipfile as plain_zip
@@ -17,12 +20,13 @@ from support.tabled import Did, tabled
 
 from eval_pipeline.analysis.comparable import imported_side, side
 from eval_pipeline.analysis.compare import compare
-from eval_pipeline.analysis.frame import COLUMNS, scored_frame
+from eval_pipeline.analysis.frame import COLUMNS, encoded, flat_row, scored_frame
+from eval_pipeline.analysis.imported import inspect_log
 from eval_pipeline.analysis.imported.assemble import Options, assemble
 from eval_pipeline.analysis.imported.board import imported_board
 from eval_pipeline.analysis.imported.harbor_job import read_harbor
 from eval_pipeline.analysis.imported.inspect_log import read_inspect
-from eval_pipeline.analysis.imported.reading import number
+from eval_pipeline.analysis.imported.reading import ReadRow, number
 from eval_pipeline.analysis.imported.shelf import Shelf
 from eval_pipeline.analysis.imported.table import ImportedRow, ImportedTable
 from eval_pipeline.errors import NotFound, SpecError
@@ -105,7 +109,7 @@ def test_several_scores_want_a_choice() -> None:
     graded = of_logs("graded.eval", score="graded.right")
     assert rows(graded, "graded")["sum-1", 0].score == 0.0
     assert rows(graded, "graded")["sum-3", 0].score is None  # Inspect's own sign for: not scored
-    assert graded.notes == ["graded: 2 runs ended without a score that is a number: they are missing, not 0"]
+    assert graded.notes == ["graded: 2 cells ended without a score that is a number: they are missing, not 0"]
     with pytest.raises(SpecError, match="no score is called 'graded'"):
         of_logs("graded.eval", score="graded")
 
@@ -156,7 +160,100 @@ def test_how_trials_ended() -> None:
     assert (beta["acme/serve", 1].usage, beta["acme/serve", 1].cost_usd) == (None, None)
     assert "job: 1 of 12 planned trials have no result" in table.notes
     board = imported_board(table, resamples=200)
-    assert "1 planned runs are not in the files, which do not say of which cases" in board.reasons
+    assert "planned cells that are not in the files, which do not say of which cases: 1" in board.reasons
+    assert (table.n_absent, {arm.n_absent for arm in table.arms}) == (1, {None})  # nobody knows whose it was
+
+
+def test_what_is_absent_of_a_job_of_one_arm_is_that_arms(tmp_path: Path) -> None:
+    job = copied_job(tmp_path, lambda trial: trial["agent_info"].update(name="alpha", model_info=None))
+    (job / "parse__0000001" / "result.json").unlink()
+    table = of_job(job)
+    assert (table.n_absent, [arm.n_absent for arm in table.arms]) == (0, [2])
+    assert "planned cells that are not in the files, which do not say of which cases: 2" in imported_board(table, 200).reasons
+
+
+def test_an_error_that_counts_passes_no_test_that_nobody_named() -> None:
+    unsaid, said = of_job(errors_count=True), of_job(errors_count=True, pass_at=0.5)
+    lost, failed = (rows(table, "alpha-openai-small-1")["acme/train", 1] for table in (unsaid, said))
+    assert (lost.outcome, lost.score, lost.passed) == ("agent_error", 0.0, None)
+    assert failed.passed is False
+    assert {row.passed for arm in unsaid.arms for row in arm.rows} == {None}
+
+
+def copied_job(tmp_path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    """The job with each trial's result changed."""
+    job = tmp_path / "job"
+    shutil.copytree(DATA / "job", job)
+    for path in job.glob("*/result.json"):
+        trial = json.loads(path.read_text())
+        change(trial)
+        path.write_text(json.dumps(trial))
+    return job
+
+
+def copied_log(tmp_path: Path, change: Callable[[int, dict[str, Any]], Any]) -> Path:
+    """right.json with each sample changed."""
+    log = json.loads((DATA / "right.json").read_text())
+    for at, sample in enumerate(log["samples"]):
+        change(at, sample)
+    path = tmp_path / "right.json"
+    path.write_text(json.dumps(log))
+    return path
+
+
+TOKENS = ["input_uncached", "cache_read", "cache_write_5m", "cache_write_1h", "input_tokens", "output_tokens", "reasoning_tokens"]
+
+
+def tokens_of(table: ImportedTable) -> list[list[int | None]]:
+    return [[flat_row(cell).get(name) for name in TOKENS] for cell in table.cells]
+
+
+def test_tokens_that_nobody_told_are_null(tmp_path: Path) -> None:
+    def log(**told: int) -> ImportedTable:
+        path = copied_log(tmp_path, lambda _, sample: sample.update(model_usage={"m": told}))
+        return assemble("x", "inspect", [("a", read_inspect(path))], Options())
+
+    told = {"input_tokens": 100, "output_tokens": 20}
+    assert tokens_of(log(**told))[0] == [100, None, None, None, None, 20, None]
+    assert tokens_of(log(**told, total_tokens=120))[0] == [100, None, None, None, 100, 20, None]
+    cached = log(**told, input_tokens_cache_read=10, input_tokens_cache_write=3, reasoning_tokens=0)
+    assert tokens_of(cached)[0] == [100, 10, 3, None, 113, 20, 0]
+    assert tokens_of(log(output_tokens=20))[0] == [None] * 7
+    shares = [imported_board(table, 200).arms[0].money.cache_share for table in (log(**told), cached)]
+    assert shares == [None, pytest.approx(10 / 113)]
+    assert tokens_of(of_job())[0] == [601, 400, None, None, 1001, 50, None]  # Harbor knows no other class
+    half = copied_job(tmp_path, lambda trial: (trial["agent_result"] or {}).update(n_cache_tokens=None, model_usage=None))
+    assert tokens_of(of_job(half))[0] == [None] * 7
+    assert {row.usage is None for arm in of_job(half).arms for row in arm.rows} == {True}
+
+
+def test_every_cell_that_ran_and_told_no_cost_is_counted(tmp_path: Path) -> None:
+    table = of_job(copied_job(tmp_path, lambda trial: trial.update(agent_result=None)))
+    assert any(not cell.valid for cell in table.cells)
+    board = imported_board(table, resamples=200)
+    assert board.imported is not None and board.imported.n_unknown_cost == len(table.cells) == 11
+
+    def withdrawn(at: int, sample: dict[str, Any]) -> None:
+        sample.update({"invalidation": {"author": "x"}, "model_usage": {}} if at < 2 else {})
+
+    path = copied_log(tmp_path, withdrawn)
+    log = json.loads(path.read_text())
+    log["samples"].pop()  # planned and not there: it cost nothing
+    path.write_text(json.dumps(log))
+    board = imported_board(assemble("x", "inspect", [("a", read_inspect(path))], Options()), resamples=200)
+    assert board.missing == {"cancelled": 3}
+    assert board.imported is not None and board.imported.n_unknown_cost == 2
+
+
+def test_a_strangers_names_are_no_formulas() -> None:
+    table = of_logs("right.eval")
+    first, *others = table.arms[0].rows
+    named = [first.model_copy(update={"case": "=HYPERLINK(1)", "error": "@SUM(1)"}), *others]
+    arm = table.arms[0].model_copy(update={"rows": named})
+    frame = scored_frame(table.model_copy(update={"arms": [arm]}).cells)
+    back = next(csv.DictReader(io.StringIO(encoded(frame, "csv").decode())))
+    assert (back["case"], back["error"], back["score"]) == ("'=HYPERLINK(1)", "'@SUM(1)", str(first.score))
+    assert json.loads(encoded(frame, "json"))[0]["case"] == "=HYPERLINK(1)"
 
 
 def test_the_frame_has_our_columns_and_only_what_is_known() -> None:
@@ -180,6 +277,30 @@ def test_two_arms_are_compared() -> None:
     other = ImportedTable.model_validate_json(table.model_copy(update={"name": "later"}).stored)
     across = compare(imported_side(table, "right"), imported_side(other, "right"))
     assert any("one and the same result" in note for note in across.notes)
+
+
+def test_what_is_not_known_is_not_different(tmp_path: Path) -> None:
+    whole, cut = of_logs("right.eval"), of_logs("killed.eval").model_copy(update={"name": "cut"})
+    cases = compare(imported_side(whole, "right"), imported_side(cut, "killed")).cases
+    assert [move.diff is not None for move in cases].count(True) == 6 - 2
+    names = {"sum-0": "acme/parse", "sum-1": "acme/serve", "sum-2": "acme/train"}
+    path = copied_log(tmp_path, lambda _, sample: sample.update(id=names.get(sample["id"], sample["id"])))
+    renamed = assemble("renamed", "inspect", [("mock", read_inspect(path))], Options())
+    found = compare(imported_side(of_job(), "alpha-openai-small-1"), imported_side(renamed, "mock"))
+    assert found.n_cases == 3  # a checksum of one system says nothing of the other's digest
+    other = copied_log(tmp_path, lambda at, sample: sample.update(input="What is 9 + 9?") if at == 0 else None)
+    log = json.loads(other.read_text())
+    log["samples"] = log["samples"][:1]
+    other.write_text(json.dumps(log))
+    asked = assemble("asked", "inspect", [("mock", read_inspect(other))], Options())
+    with pytest.raises(SpecError, match="ask different things in 1 case"):
+        compare(imported_side(whole, "right"), imported_side(asked, "mock"))
+
+
+def test_an_arm_that_is_not_there_is_not_found() -> None:
+    with pytest.raises(NotFound, match="sums has no arm 'left'") as refused:
+        imported_side(of_logs("right.eval", "wrong.eval"), "left")
+    assert refused.value.hint == "its arms: right, wrong"
 
 
 def test_an_import_against_an_experiment_on_cases_of_the_same_names(tmp_path: Path) -> None:
@@ -255,6 +376,54 @@ def test_the_shelf_keeps_names_apart(tmp_path: Path) -> None:
     assert shelf.get("../sums") is None
 
 
+def test_a_damaged_import_is_in_nobodys_way(tmp_path: Path) -> None:
+    shelf, table = Shelf(tmp_path), of_logs("right.eval")
+    shelf.put(table)
+    broken = tmp_path / "imports" / "sums.json"
+    broken.write_bytes(table.stored[:-100])
+    with pytest.raises(NotFound) as missing:
+        shelf.named("other")
+    assert "sums" in str(missing.value.hint)
+    assert shelf.put(table.model_copy(update={"name": "other"})) == "new" and shelf.names() == ["other", "sums"]
+    for refused in (lambda: shelf.put(table), lambda: shelf.named("sums")):
+        with pytest.raises(SpecError, match="can't be read") as told:
+            refused()
+        assert told.value.hint == "evals import remove sums, or import it again with --replace"
+    assert shelf.put(table, replace=True) == "replaced" and shelf.named("sums") == table
+    assert shelf.put(table, replace=True) == "unchanged"
+    broken.write_bytes(b"{")
+    shelf.remove("sums")
+    assert shelf.names() == ["other"]
+
+
+def test_a_table_that_was_kept_before_is_read(tmp_path: Path) -> None:
+    table = of_job().model_dump(mode="json")
+    del table["n_absent"]
+    for at, arm in enumerate(table["arms"]):
+        arm["n_absent"] = 1 - at
+        for row in arm["rows"]:
+            del row["untold"]
+    kept = ImportedTable.model_validate_json(json.dumps(table))
+    assert "planned cells that are not in the files, which do not say of which cases: 1" in imported_board(kept, 200).reasons
+
+
+@pytest.mark.parametrize("name", ["right.eval", "right.json"])
+def test_a_log_that_is_written_to_while_it_is_read_is_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / name
+    shutil.copy(DATA / name, path)
+    assert read_inspect(path).source.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    read_row = inspect_log._row  # pyright: ignore[reportPrivateUsage]
+
+    def while_somebody_writes(*sample: Any) -> ReadRow:
+        with path.open("ab") as file:
+            file.write(b" ")
+        return read_row(*sample)
+
+    monkeypatch.setattr(inspect_log, "_row", while_somebody_writes)
+    with pytest.raises(SpecError, match="was written to while it was read"):
+        read_inspect(path)
+
+
 def write_zip(path: Path, **entries: bytes) -> Path:
     with plain_zip.ZipFile(path, "w", plain_zip.ZIP_DEFLATED) as log:
         for name, data in entries.items():
@@ -300,7 +469,9 @@ def flipped(path: Path) -> Path:
         (lambda path: write_zip(path, header=START, samples__a=b'{"id": 1, "epoch": 1, "total_time": -1}'), "total_time"),
         (
             lambda path: write_zip(
-                path, header=START, samples__a=b'{"id": 1, "epoch": 1, "model_usage": {"m": {"output_tokens": -5}}}'
+                path,
+                header=START,
+                samples__a=b'{"id": 1, "epoch": 1, "model_usage": {"m": {"input_tokens": 1, "output_tokens": -5}}}',
             ),
             "a count of tokens is below 0",
         ),

@@ -53,7 +53,7 @@ def test_a_log_is_imported_and_read_by_the_same_verbs(say: Say, tmp_path: Path) 
     assert board["imported"]["digest"] == first["digest"] and board["versions"] is None
     shown = say("leaderboard", "sums", "--wide").stdout
     assert "IMPORTED from inspect" in shown and "nothing of it was run, judged or priced here" in shown
-    assert "23 of 24 runs ended in a result; missing: 1 ended in an error, without a score" in shown
+    assert "23 of 24 cells ended in a result; missing: 1 ended in an error, without a score" in shown
     compared = say("compare", "sums", "right", "wrong")
     assert "6 cases, each a draw of its own" in compared.stdout and "evals cell show" not in compared.stdout
     assert data(say("compare", "sums:right", "sums:wrong", "--json"))["a"]["imported"] is True
@@ -69,12 +69,25 @@ def test_a_job_is_imported_under_its_own_name(say: Say, tmp_path: Path) -> None:
     shutil.copytree(DATA / "job", tmp_path / "Nightly Job")
     done = data(say("import", "harbor", str(tmp_path / "Nightly Job"), "--json"))
     assert done["import"] == "harbor-nightly-job"
+    assert (done["n_absent"], [arm["n_absent"] for arm in done["arms"]]) == (1, [None, None])
     assert [arm["arm"] for arm in done["arms"]] == ["alpha-openai-small-1", "beta-openai-large-2"]
     assert [one["import"] for one in data(say("import", "list", "--json"))] == ["harbor-nightly-job"]
     rows = data(say("import", "show", "harbor-nightly-job", "--json"))["rows"]
     assert len(rows["alpha-openai-small-1"]) == 6
     assert data(say("import", "remove", "harbor-nightly-job", "--json"))["removed"] is True
     assert data(say("import", "list", "--json")) == []
+
+
+def test_a_damaged_import_is_listed_and_removed(say: Say, settings: Settings) -> None:
+    say("import", "inspect", *SUMS)
+    (settings.state_dir / "imports" / "broken.json").write_text("{")
+    broken, sums = data(say("import", "list", "--json"))
+    assert (broken["import"], sums["import"]) == ("broken", "sums") and "broken.json: can't be read" in broken["problem"]
+    shown = say("import", "list")
+    assert "damaged" in shown.stdout and "evals import remove broken" in shown.stderr
+    assert data(say("import", "remove", "broken", "--dry-run", "--json"))["removed"] is False
+    assert data(say("import", "remove", "broken", "--json"))["removed"] is True
+    assert [one["import"] for one in data(say("import", "list", "--json"))] == ["sums"]
 
 
 def test_a_name_that_an_experiment_has_too_is_asked_about(say: Say, settings: Settings) -> None:
@@ -97,6 +110,10 @@ def test_a_name_that_an_experiment_has_too_is_asked_about(say: Say, settings: Se
         (("harbor", str(DATA / "right.eval")), "is no folder"),
         (("harbor", str(DATA / "job"), "--scorer", "other"), "no score is called 'other'"),
         (("harbor", str(DATA / "job"), "--range", "1", "0"), "is no range"),
+        (("harbor", str(DATA / "job"), "--range", "0", "inf"), "--range 0 inf is no range"),
+        (("harbor", str(DATA / "job"), "--range", "nan", "1"), "is no range"),
+        (("harbor", str(DATA / "job"), "--pass-at", "nan"), "--pass-at nan is no score"),
+        (("harbor", str(DATA / "job"), "--pass-at", "-inf"), "is no score"),
         (("harbor", "--arm", f"one={DATA / 'job'}"), "they can't all be one"),
         (("inspect", "--arm", f"A B={DATA / 'right.eval'}"), "is not a name"),
         (("show", "sums"), "there is no import 'sums'"),

@@ -20,7 +20,7 @@ _TOLD = 12
 class Options:
     """score None: the only one there is. span None: 0 to 1. pass_at None: the upper end, where every score is at one of the ends.
 
-    errors_count: a run that ended in an error, without a score, counts as an agent's error with the lowest score.
+    errors_count: a cell that ended in an error, without a score, counts as an agent's error with the lowest score.
     """
 
     score: str | None = None
@@ -51,12 +51,12 @@ def assemble(name: str, system: System, read: Sequence[Named], options: Options)
             config=dict(next(one for other, one in named if other == arm).config),
             sources=sorted((one.source for other, one in named if other == arm), key=lambda source: source.file),
             rows=_unique(arm, [_finished(row, low, pass_at, options) for row in rows]),
-            n_absent=sum(one.n_absent for other, one in named if other == arm),
+            n_absent=_total([one.n_absent for other, one in named if other == arm]),
         )
         for arm, rows in taken.items()
     ]
     _refuse_other_questions(arms)
-    notes = [note for _, one in named for note in one.notes]
+    notes = dict.fromkeys((one.source, note) for _, one in named for note in one.notes)
     return ImportedTable(
         name=name,
         system=system,
@@ -66,7 +66,8 @@ def assemble(name: str, system: System, read: Sequence[Named], options: Options)
         pass_at=pass_at,
         trials=1 + max(row.trial for arm in arms for row in arm.rows),
         arms=arms,
-        notes=[*notes, *_unscored(arms)],
+        notes=[*(note for _, note in notes), *_unscored(arms)],
+        n_absent=sum({one.source: one.n_unplaced for _, one in named}.values()),
     )
 
 
@@ -108,7 +109,7 @@ def _taken(read: ReadRow, chosen: str, task: str | None) -> ImportedRow:
 
 def _finished(row: ImportedRow, low: float, pass_at: float | None, options: Options) -> ImportedRow:
     if options.errors_count and row.outcome == Outcome.INFRA_FAILURE:
-        return row.model_copy(update={"outcome": Outcome.AGENT_ERROR, "score": low, "passed": False})
+        return row.model_copy(update={"outcome": Outcome.AGENT_ERROR, "score": low, "passed": None if pass_at is None else False})
     passed = None if row.score is None or pass_at is None else row.score >= pass_at - _EPS
     return row.model_copy(update={"passed": passed})
 
@@ -119,6 +120,11 @@ def _span(scores: Sequence[float], given: tuple[float, float] | None) -> tuple[f
         said = f"scores reach from {min(scores):g} to {max(scores):g}, outside of {low:g} to {high:g}"
         raise SpecError(f"{said}: {len(outside)} of {len(scores)}", hint="say between what they can lie: --range LOW HIGH")
     return low, high
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def _unique(arm: str, rows: Sequence[ImportedRow]) -> list[ImportedRow]:
@@ -147,4 +153,4 @@ def _refuse_other_questions(arms: Sequence[ImportedArm]) -> None:
 
 def _unscored(arms: Sequence[ImportedArm]) -> list[str]:
     counts = {arm.name: sum(row.score is None and row.outcome.valid for row in arm.rows) for arm in arms}
-    return [f"{arm}: {n} runs ended without a score that is a number: they are missing, not 0" for arm, n in counts.items() if n]
+    return [f"{arm}: {n} cells ended without a score that is a number: they are missing, not 0" for arm, n in counts.items() if n]

@@ -16,8 +16,8 @@ def imported_board(table: ImportedTable, resamples: int = RESAMPLES) -> Leaderbo
     cells, found = table.cells, by_arm(table.cells)
     ground = Ground(worlds={}, span=(table.low, table.high), trials=table.trials, baseline=None, resamples=resamples)
     placed = stand({arm.name: found[arm.name] for arm in table.arms}, {arm.name: None for arm in table.arms}, ground)
-    absent = sum(arm.n_absent for arm in table.arms)
-    lost = [f"{absent} planned runs are not in the files, which do not say of which cases"] if absent else []
+    absent = table.n_absent + sum(arm.n_absent or 0 for arm in table.arms)
+    lost = [f"planned cells that are not in the files, which do not say of which cases: {absent}"] if absent else []
     reasons = [*placed.reasons, *lost]
     return Leaderboard(
         experiment=table.name,
@@ -53,6 +53,6 @@ def imported_board(table: ImportedTable, resamples: int = RESAMPLES) -> Leaderbo
             digest=table.digest,
             files=sources_of(table),
             notes=table.notes,
-            n_unknown_cost=sum(cell.valid and cell.cost_usd is None for cell in cells),
+            n_unknown_cost=sum(row.ran and row.cost_usd is None for arm in table.arms for row in arm.rows),
         ),
     )

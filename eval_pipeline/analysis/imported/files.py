@@ -25,14 +25,14 @@ MAX_NAME = 500
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def parsed(data: bytes, model: type[Model], where: str) -> Model:
+def parsed(data: bytes, model: type[Model], where: str, hint: str | None = None) -> Model:
     """Unknown keys are left alone; nothing in the error is the file's own text. Raises SpecError."""
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         at = ".".join(str(part)[:40] for part in first["loc"])
-        raise SpecError(f"can't be read: {f'{at}: ' if at else ''}{first['msg']}"[:300], where=where) from None
+        raise SpecError(f"can't be read: {f'{at}: ' if at else ''}{first['msg']}"[:300], where=where, hint=hint) from None
 
 
 @contextmanager
@@ -52,15 +52,33 @@ def opened(path: Path) -> Iterator[BufferedReader]:
 def whole(path: Path, most: int = MAX_JSON) -> bytes:
     """Raises SpecError for what is larger."""
     with opened(path) as file:
-        data = file.read(most + 1)
+        return at_most(file, path, most)
+
+
+def at_most(file: BufferedReader, path: Path, most: int = MAX_JSON) -> bytes:
+    """What is left of it. Raises SpecError for more."""
+    data = file.read(most + 1)
     if len(data) > most:
         raise SpecError(f"is larger than {most // MIB} MiB", where=str(path))
     return data
 
 
-def sha256(path: Path) -> str:
+@contextmanager
+def held(path: Path) -> Iterator[tuple[BufferedReader, str]]:
+    """The file and the SHA-256 of its bytes. Raises SpecError when they are others at the end: what was read between is of neither."""
     with opened(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        sha256 = _sha256(file)
+        yield file, sha256
+        if _sha256(file) != sha256:
+            hint = "import it when nobody writes to it, or a copy of it"
+            raise SpecError("was written to while it was read", where=str(path), hint=hint)
+
+
+def _sha256(file: BufferedReader) -> str:
+    file.seek(0)
+    found = hashlib.file_digest(file, "sha256").hexdigest()
+    file.seek(0)
+    return found
 
 
 def flat_scores(scores: dict[str, Any], where: str) -> dict[str, bool | int | float | str | None]:

@@ -14,10 +14,9 @@ from typing import Any
 from pydantic import AwareDatetime, BaseModel, Field
 
 from eval_pipeline.analysis.imported.files import MAX_ENTRIES, MIB, flat_scores, name_of, parsed, whole
-from eval_pipeline.analysis.imported.reading import ReadArm, ReadRow, cost_of, usage_of
+from eval_pipeline.analysis.imported.reading import ReadArm, ReadRow, Tokens, cost_of, usage_of
 from eval_pipeline.analysis.imported.table import ImportedRow, ImportedSource
 from eval_pipeline.domain.cell import Outcome
-from eval_pipeline.domain.usage import Usage
 from eval_pipeline.errors import SpecError
 
 MAX_RESULT = 64 * MIB
@@ -35,15 +34,15 @@ _ENDINGS = {
 """Where the agent's work has a valid reward all the same, and what an operator ended. By the name of the exception."""
 
 
-class _Tokens(BaseModel):
+class _Counts(BaseModel):
     n_input_tokens: int | None = None
     n_cache_tokens: int | None = None
     n_output_tokens: int | None = None
     cost_usd: float | None = None
 
 
-class _Context(_Tokens):
-    model_usage: dict[str, _Tokens] | None = None
+class _Context(_Counts):
+    model_usage: dict[str, _Counts] | None = None
 
 
 class _Policy(BaseModel):
@@ -93,7 +92,6 @@ class _Trial(_Timing):
     exception_info: _Exception | None = None
     agent_execution: _Timing | None = None
     step_results: list[_Step] | None = None
-    reward_valid: bool | None = None
 
     @property
     def exceptions(self) -> list[_Exception]:
@@ -152,22 +150,22 @@ def _trials(folder: Path) -> tuple[list[str], list[tuple[_Trial, str]], int]:
 
 def _arms(trials: Iterable[tuple[_Trial, str]], source: ImportedSource, absent: int, notes: Sequence[str]) -> list[ReadArm]:
     ordered = sorted(trials, key=lambda one: _what_runs(one[0]))
-    found: list[ReadArm] = []
-    for (agent, version, model, provider), group in groupby(ordered, key=lambda one: _what_runs(one[0])):
-        rows, last = _rows(list(group)), not found
-        found.append(
-            ReadArm(
-                source=source,
-                names=(agent, "/".join(filter(None, (provider, model)))),
-                version=version,
-                task=None,
-                config={"agent": agent, "agent_version": version, "model": model or None, "provider": provider or None},
-                rows=rows,
-                n_absent=absent if last else 0,
-                notes=notes if last else [],
-            )
+    groups = [(what, list(group)) for what, group in groupby(ordered, key=lambda one: _what_runs(one[0]))]
+    alone = len(groups) == 1
+    return [
+        ReadArm(
+            source=source,
+            names=(agent, "/".join(filter(None, (provider, model)))),
+            version=version,
+            task=None,
+            config={"agent": agent, "agent_version": version, "model": model or None, "provider": provider or None},
+            rows=_rows(group),
+            n_absent=absent if alone else None if absent else 0,
+            notes=notes,
+            n_unplaced=0 if alone else absent,
         )
-    return found
+        for (agent, version, model, provider), group in groups
+    ]
 
 
 def _what_runs(trial: _Trial) -> tuple[str, str, str, str]:
@@ -188,6 +186,7 @@ def _rows(trials: list[tuple[_Trial, str]]) -> list[ReadRow]:
 
 def _row(trial: _Trial, case: str, at: int, where: str) -> ReadRow:
     outcome = _outcome(trial)
+    usage, untold = usage_of(_tokens(trial), where)
     said = trial.exceptions[0] if trial.exceptions else None
     rewards = (trial.verifier_result.rewards if trial.verifier_result else None) or {}
     return ReadRow(
@@ -197,7 +196,8 @@ def _row(trial: _Trial, case: str, at: int, where: str) -> ReadRow:
             outcome=outcome,
             error=None if said is None else f"{said.exception_type}: {said.exception_message}"[:2000],
             question=trial.task_checksum,
-            usage=_usage(trial, where),
+            usage=usage,
+            untold=untold,
             cost_usd=cost_of([one.cost_usd for one in trial.contexts], where),
             latency_s=_latency(trial, where),
             censored=outcome == Outcome.AGENT_TIMEOUT,
@@ -224,18 +224,17 @@ def _outcome(trial: _Trial) -> Outcome:
     return known[0] if known else Outcome.OK if rewarded else Outcome.INFRA_FAILURE
 
 
-def _usage(trial: _Trial, where: str) -> list[Usage] | None:
-    """Harbor's input includes what came from a cache. None: of a part it is not known."""
+def _tokens(trial: _Trial) -> list[tuple[str, Tokens]]:
+    """By model. Harbor's input includes what came from a cache: of no use without that number."""
     model = trial.agent_info.model_info.name if trial.agent_info.model_info else "unknown"
-    parts = [part for one in trial.contexts for part in (one.model_usage or {model: one}).items()]
-    found: list[Usage] = []
-    for name, tokens in parts:
-        if tokens.n_input_tokens is None or tokens.n_output_tokens is None:
-            return None
-        cached = min(tokens.n_cache_tokens or 0, tokens.n_input_tokens)
-        uncached = tokens.n_input_tokens - cached
-        found.append(usage_of(where, model=name, input_uncached=uncached, cache_read=cached, output=tokens.n_output_tokens))
-    return found or None
+    return [(name, _split(one)) for context in trial.contexts for name, one in (context.model_usage or {model: context}).items()]
+
+
+def _split(told: _Counts) -> Tokens:
+    sent, cached = told.n_input_tokens, told.n_cache_tokens
+    cached = None if sent is None or cached is None else min(cached, sent)
+    uncached = None if sent is None or cached is None else sent - cached
+    return Tokens(input_uncached=uncached, input_tokens=sent, cache_read=cached, output_tokens=told.n_output_tokens)
 
 
 def _latency(trial: _Trial, where: str) -> float | None:

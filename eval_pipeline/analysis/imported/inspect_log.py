@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,18 +19,16 @@ from eval_pipeline.analysis.imported.files import (
     MAX_JSON,
     MAX_UNPACKED,
     MIB,
+    at_most,
     flat_scores,
+    held,
     name_of,
-    opened,
     parsed,
-    sha256,
-    whole,
 )
-from eval_pipeline.analysis.imported.reading import ReadArm, ReadRow, cost_of, usage_of
+from eval_pipeline.analysis.imported.reading import ReadArm, ReadRow, Tokens, cost_of, usage_of
 from eval_pipeline.analysis.imported.table import ImportedRow, ImportedSource
 from eval_pipeline.domain.canonical import digest
 from eval_pipeline.domain.cell import Outcome
-from eval_pipeline.domain.usage import Usage
 from eval_pipeline.errors import SpecError
 
 _LIMITS = {"time": Outcome.AGENT_TIMEOUT, "working": Outcome.AGENT_TIMEOUT, "operator": Outcome.OK}
@@ -41,9 +40,10 @@ class _Score(BaseModel):
     value: Any = None
 
 
-class _Tokens(BaseModel):
-    input_tokens: int = 0
-    output_tokens: int = 0
+class _Counts(BaseModel):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    total_tokens: int | None = None
     input_tokens_cache_write: int | None = None
     input_tokens_cache_read: int | None = None
     reasoning_tokens: int | None = None
@@ -65,7 +65,7 @@ class _Sample(BaseModel):
     input: Any = None
     choices: list[str] | None = None
     scores: dict[str, _Score] | None = None
-    model_usage: dict[str, _Tokens] = {}
+    model_usage: dict[str, _Counts] = {}
     started_at: AwareDatetime | None = None
     completed_at: AwareDatetime | None = None
     total_time: float | None = Field(default=None, ge=0, allow_inf_nan=False)
@@ -108,20 +108,27 @@ class _Log(_Header):
 
 def read_inspect(path: Path) -> ReadArm:
     """Raises SpecError for what is no log, is damaged, or unpacks to more than is read."""
-    with opened(path) as file:
+    with held(path) as (file, sha256):
         zipped = file.read(2) == b"PK"
-    if not zipped:
-        log = parsed(whole(path), _Log, str(path))
-        return _arm(path, log, [_row(sample, f"{path}: sample {at}") for at, sample in enumerate(log.samples or [])])
-    with _archive(path) as archive:
-        header, rows = _header(archive, path), [_row(*one) for one in _samples(archive, path)]
-    return _arm(path, header, rows)
+        file.seek(0)
+        header, rows = (_of_zip if zipped else _of_json)(file, path)
+    return _arm(ImportedSource(file=path.name, sha256=sha256), path, header, rows)
+
+
+def _of_json(file: BufferedReader, path: Path) -> tuple[_Header, list[ReadRow]]:
+    log = parsed(at_most(file, path), _Log, str(path))
+    return log, [_row(sample, f"{path}: sample {at}") for at, sample in enumerate(log.samples or [])]
+
+
+def _of_zip(file: BufferedReader, path: Path) -> tuple[_Header, list[ReadRow]]:
+    with _archive(file, path) as archive:
+        return _header(archive, path), [_row(*one) for one in _samples(archive, path)]
 
 
 @contextmanager
-def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
+def _archive(file: BufferedReader, path: Path) -> Iterator[zipfile.ZipFile]:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
             if len(entries) > MAX_ENTRIES or sum(entry.file_size for entry in entries) > MAX_UNPACKED:
                 said = f"holds {len(entries)} entries of {sum(entry.file_size for entry in entries) // MIB} MiB"
@@ -164,7 +171,7 @@ def _samples(archive: zipfile.ZipFile, path: Path) -> Iterator[tuple[_Sample, st
             yield parsed(_entry(archive, entry, path), _Sample, where), where
 
 
-def _arm(path: Path, header: _Header, rows: list[ReadRow]) -> ReadArm:
+def _arm(source: ImportedSource, path: Path, header: _Header, rows: list[ReadRow]) -> ReadArm:
     asked, dataset = header.eval, header.eval.dataset
     epochs = asked.config.epochs or 1
     if not rows:
@@ -180,7 +187,7 @@ def _arm(path: Path, header: _Header, rows: list[ReadRow]) -> ReadArm:
     if n := len(absent) + unnamed:
         said.append(f"{path.name}: {n} planned samples are not in it")
     return ReadArm(
-        source=ImportedSource(file=path.name, sha256=sha256(path)),
+        source=source,
         names=(asked.model, asked.solver or ""),
         version=str(asked.task_version),
         task=asked.task,
@@ -205,7 +212,7 @@ def _absent(case: str, trial: int) -> ReadRow:
 
 def _row(sample: _Sample, where: str) -> ReadRow:
     outcome, error = _ending(sample)
-    usage = [_usage(model, tokens, where) for model, tokens in sample.model_usage.items()]
+    usage, untold = usage_of([(model, _tokens(told)) for model, told in sample.model_usage.items()], where)
     return ReadRow(
         row=ImportedRow(
             case=name_of(sample.id, "its id", where),
@@ -213,8 +220,9 @@ def _row(sample: _Sample, where: str) -> ReadRow:
             outcome=outcome,
             error=error,
             question=_question(sample),
-            usage=usage or None,
-            cost_usd=cost_of([tokens.total_cost for tokens in sample.model_usage.values()], where),
+            usage=usage,
+            untold=untold,
+            cost_usd=cost_of([told.total_cost for told in sample.model_usage.values()], where),
             latency_s=sample.total_time,
             censored=outcome == Outcome.AGENT_TIMEOUT,
             working_s=sample.working_time,
@@ -244,13 +252,17 @@ def _question(sample: _Sample) -> str | None:
     return None if asked is None else digest([repr(asked), sample.choices])
 
 
-def _usage(model: str, tokens: _Tokens, where: str) -> Usage:
-    return usage_of(
-        where,
-        model=model,
-        input_uncached=tokens.input_tokens,
-        cache_read=tokens.input_tokens_cache_read or 0,
-        cache_write_5m=tokens.input_tokens_cache_write or 0,
-        output=tokens.output_tokens,
-        reasoning=min(tokens.reasoning_tokens or 0, tokens.output_tokens),
+def _tokens(told: _Counts) -> Tokens:
+    """What came from a cache is no part of Inspect's input; how long it was written for is not told: as a rule, 5 minutes."""
+    read, written = told.input_tokens_cache_read, told.input_tokens_cache_write
+    sent = (told.input_tokens or 0) + (read or 0) + (written or 0)
+    added_up = None not in (read, written) or told.total_tokens == sent + (told.output_tokens or 0)
+    reasoning = told.reasoning_tokens
+    return Tokens(
+        input_uncached=told.input_tokens,
+        output_tokens=told.output_tokens,
+        input_tokens=sent if added_up else None,
+        cache_read=read,
+        cache_write_5m=written,
+        reasoning_tokens=None if reasoning is None else min(reasoning, told.output_tokens or 0),
     )

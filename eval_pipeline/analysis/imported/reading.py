@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,7 +27,11 @@ class ReadRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadArm:
-    """names: the model, and the agent or solver ("" without one); version: what tells two of the same name apart. task None: no word of one."""
+    """names: the model, and the agent or solver ("" without one); version: what tells two of the same name apart. task None: no word of one.
+
+    n_absent: planned cells of this arm whose case is not told; None: not known. n_unplaced: those of the source whose arm is not told
+    either; every arm of a source has the same number and the same notes.
+    """
 
     source: ImportedSource
     names: tuple[str, str]
@@ -35,16 +39,50 @@ class ReadArm:
     task: str | None
     config: Mapping[str, Any]
     rows: Sequence[ReadRow]
-    n_absent: int
+    n_absent: int | None
     notes: Sequence[str]
+    n_unplaced: int = 0
 
 
-def usage_of(where: str, *, model: str, **counts: int) -> Usage:
-    """How many calls it took is not known. Raises SpecError for counts that can't be."""
-    if any(not 0 <= count <= COUNT_MAX for count in counts.values()):
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Of one model, by the columns of the scored table. None: not told. input_tokens: of all classes of input together."""
+
+    input_uncached: int | None
+    output_tokens: int | None
+    input_tokens: int | None
+    cache_read: int | None
+    cache_write_5m: int | None = None
+    cache_write_1h: int | None = None
+    reasoning_tokens: int | None = None
+
+
+def usage_of(parts: Sequence[tuple[str, Tokens]], where: str) -> tuple[list[Usage] | None, list[str]]:
+    """By model, and the columns that are not told, of which a usage holds 0; None where what went in or came out is not told of a part.
+
+    How many calls it took is not known. Raises SpecError for counts that can't be.
+    """
+    counts = [(column, count) for _, tokens in parts for column, count in asdict(tokens).items()]
+    if any(count is not None and not 0 <= count <= COUNT_MAX for _, count in counts):
         raise SpecError(f"a count of tokens is below 0 or above {COUNT_MAX}", where=where)
+    untold = {column for column, count in counts if count is None}
+    if not parts or untold & {"input_uncached", "output_tokens"}:
+        return None, []
+    return [_usage(model, tokens, where) for model, tokens in parts], sorted(untold)
+
+
+def _usage(model: str, tokens: Tokens, where: str) -> Usage:
     try:
-        return Usage(model=model[:MODEL_MAX_CHARS], calls=0, **counts)
+        return Usage(
+            model=model[:MODEL_MAX_CHARS],
+            input_uncached=tokens.input_uncached or 0,
+            cache_read=tokens.cache_read or 0,
+            cache_write_5m=tokens.cache_write_5m or 0,
+            cache_write_1h=tokens.cache_write_1h or 0,
+            output=tokens.output_tokens or 0,
+            reasoning=tokens.reasoning_tokens or 0,
+            calls=0,
+        )
     except ValidationError:
         raise SpecError("its usage can't be read", where=where) from None
 

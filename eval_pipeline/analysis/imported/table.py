@@ -17,6 +17,7 @@ from eval_pipeline.domain.canonical import canonical_json
 from eval_pipeline.domain.cell import CellState, Outcome
 from eval_pipeline.domain.ids import CellKey, Slug
 from eval_pipeline.domain.usage import Usage
+from eval_pipeline.errors import NotFound
 from eval_pipeline.store.views import AttemptView, CellView
 
 System = Literal["inspect", "harbor"]
@@ -25,10 +26,11 @@ _NOT_KNOWN = datetime(1970, 1, 1, tzinfo=UTC)  # a view must have some time; no 
 
 
 class ImportedRow(Spec):
-    """One run of a case. score: as the other system has it, also of a run that a limit ended; None: it has none.
+    """One trial of a case. score: as the other system has it, also of one that a limit ended; None: it has none.
 
-    question: digest of what was asked; None: not known. usage None: nobody told. cost_usd: as reported. censored: a time limit ended
-    it. working_s: latency_s without waiting, where it is told.
+    question: digest of what was asked; None: not known. usage None: nobody told. untold: columns of tokens that nobody told, of which
+    usage holds 0; input_tokens: the sum of its classes. cost_usd: as reported. censored: a time limit ended it. working_s: latency_s
+    without waiting, where it is told.
     """
 
     case: str
@@ -39,12 +41,18 @@ class ImportedRow(Spec):
     error: str | None = None
     question: str | None = None
     usage: list[Usage] | None = None
+    untold: list[str] = []
     cost_usd: float | None = None
     latency_s: float | None = None
     censored: bool = False
     working_s: float | None = None
     started_at: AwareDatetime | None = None
     ended_at: AwareDatetime | None = None
+
+    @property
+    def ran(self) -> bool:
+        """Not only planned; it may have been withdrawn since."""
+        return self.outcome != Outcome.CANCELLED or self.started_at is not None or self.usage is not None
 
 
 class ImportedSource(Spec):
@@ -55,19 +63,21 @@ class ImportedSource(Spec):
 
 
 class ImportedArm(Spec):
-    """config: what the files say of the model, the agent and the task. n_absent: planned runs that the files name no case of."""
+    """config: what the files say of the model, the agent and the task. n_absent: planned cells of it that the files name no case of;
+    None: not known, the table has those of all its arms."""
 
     name: Slug
     config: dict[str, Any]
     sources: list[ImportedSource]
     rows: list[ImportedRow]
-    n_absent: int = 0
+    n_absent: int | None = 0
 
 
 class ImportedTable(Spec):
-    """score: what was read as the score. low, high: its range. pass_at None: nobody said from where on a run passes.
+    """score: what was read as the score. low, high: its range. pass_at None: nobody said from where on a cell passes.
 
-    trials: the most of one case. notes: what is to be known of what was read, in words.
+    trials: 1 + the highest index of a trial. notes: what is to be known of what was read, in words. n_absent: planned cells of which the
+    files tell neither case nor arm.
     """
 
     version: Literal[1] = 1
@@ -80,6 +90,7 @@ class ImportedTable(Spec):
     trials: int
     arms: list[ImportedArm]
     notes: list[str]
+    n_absent: int = 0
 
     @property
     def stored(self) -> bytes:
@@ -90,17 +101,16 @@ class ImportedTable(Spec):
         return hashlib.sha256(self.stored).hexdigest()
 
     def arm(self, name: str) -> ImportedArm:
-        """Raise KeyError when there is none."""
-        return next((arm for arm in self.arms if arm.name == name), None) or _missing(name)
+        """Raises NotFound."""
+        arms = {arm.name: arm for arm in self.arms}
+        if name not in arms:
+            raise NotFound(f"{self.name} has no arm {name!r}", hint=f"its arms: {', '.join(arms)}")
+        return arms[name]
 
     @cached_property
     def cells(self) -> list[ScoredCell]:
         """By arm, one a row."""
         return [_cell(self, arm, row, at) for arm in self.arms for at, row in enumerate(arm.rows)]
-
-
-def _missing(name: str) -> ImportedArm:
-    raise KeyError(name)
 
 
 def _cell(table: ImportedTable, arm: ImportedArm, row: ImportedRow, ordinal: int) -> ScoredCell:
@@ -135,6 +145,7 @@ def _cell(table: ImportedTable, arm: ImportedArm, row: ImportedRow, ordinal: int
         latency_s=row.latency_s,
         censored=row.censored,
         usages=list(row.usage or []),
+        untold=frozenset(row.untold),
         criteria=[],
         groups={},
         counted=counted,
@@ -153,7 +164,7 @@ def _view(key: str, ordinal: int, arm: ImportedArm, row: ImportedRow, counted: A
         logged=False,
         updated_at=row.ended_at or _NOT_KNOWN,
         counted=counted,
-        attempts=[] if row.outcome == Outcome.CANCELLED else [counted or _attempt(arm, row)],
+        attempts=[counted or _attempt(arm, row)] if row.ran else [],
     )
 
 
@@ -164,7 +175,7 @@ def _state(outcome: Outcome) -> str:
 
 
 def _attempt(arm: ImportedArm, row: ImportedRow) -> AttemptView:
-    """Its id is below 0, and the same for the same run in another import."""
+    """Its id is below 0, and the same for the same cell in another import."""
     identity = hashlib.sha256(canonical_json([arm.config, row.model_dump(mode="json")]).encode()).hexdigest()
     return AttemptView(
         id=-int(identity[:15], 16) - 1,
