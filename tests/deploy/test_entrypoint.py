@@ -23,7 +23,12 @@ while :; do sleep 0.1; done
 
 def started(*command: str) -> subprocess.Popen[bytes]:
     unshare = ["unshare", "--pid", "--fork"] + ([] if os.getuid() == 0 else ["--user", "--map-root-user"])
-    return subprocess.Popen([*unshare, str(DEPLOY / "entrypoint"), *command])
+    # Whoever is started with SIGTERM ignored can't trap it, and Dagster ignores it in a process that ignores SIGINT
+    return subprocess.Popen([*unshare, str(DEPLOY / "entrypoint"), *command], preexec_fn=_heeding)
+
+
+def _heeding() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def inside(process: subprocess.Popen[bytes]) -> int:
