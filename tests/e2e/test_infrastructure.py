@@ -168,7 +168,7 @@ def test_the_reaper_ends_only_what_nobody_owns(project: Project) -> None:
         owners = {row["sandbox"]: row["owner"] for row in project.evals("sandbox", "list")}
         assert owners == {"e-left": "nobody", "e-foreign": "somebody-else"}
         reaped = project.evals("sandbox", "reap")
-        assert reaped == {"reaped": ["e-left"], "waiting": [], "foreign": ["e-foreign"], "leaked_sandboxes": 0}
+        assert reaped == {"reaped": ["e-left"], "waiting": [], "foreign": ["e-foreign"], "leaked_sandboxes": 0, "dry_run": False}
     finally:
         asyncio.run(end("e-foreign", "somebody-else"))
 
