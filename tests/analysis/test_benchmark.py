@@ -69,6 +69,7 @@ def case_scores(truth: Frame) -> Frame:
     return truth.assign(score=(truth["a"] + 3 * truth["b"]) / 4).groupby("case", sort=False)["score"].mean()
 
 
+@pytest.mark.long
 def test_commits_of_one_config_are_a_line_and_compared_case_by_case(members: list[Member], truths: list[Frame]) -> None:
     board = benchmark_board("law", members, None, resamples=50)
     scores = [case_scores(truth) for truth in truths]

@@ -75,6 +75,7 @@ def calibrated(found: Sequence[Drawn]) -> Any:
     return calibrate(found, [one.question for one in found], "maker")
 
 
+@pytest.mark.long
 def test_agreement_is_that_of_statsmodels_and_of_the_counts() -> None:
     found = calibrated(confusion(40, 7, 9, 44)).whole
     expected: Any = cohens_kappa(np.array([[44, 9], [7, 40]]))

@@ -185,6 +185,7 @@ def test_axe_finds_nothing(browser: Browser, folder: Path, name: str, scheme: st
     assert [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in found["violations"]] == []
 
 
+@pytest.mark.long
 def test_a_transcript_of_10_mb_opens_in_pages(browser: Browser, folder: Path) -> None:
     assert sum(path.stat().st_size for path in (folder / "cells").glob("w.long.base.0*")) > 10_000_000
     look(browser, folder / "cells" / "w.long.base.0.html")

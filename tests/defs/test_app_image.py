@@ -54,6 +54,7 @@ def built(bench: Bench) -> Bench:
     return bench
 
 
+@pytest.mark.long
 def test_the_head_is_built_once_and_cells_stand_on_it(built: Bench) -> None:
     head = built.project.agent(AGENT)
     first = build(built)
@@ -74,6 +75,7 @@ def test_the_head_is_built_once_and_cells_stand_on_it(built: Bench) -> None:
     assert built.staleness(cell) == ("FRESH", []), "a newer image makes no cell out of date"
 
 
+@pytest.mark.long
 def test_a_build_that_fails_leaves_the_last_image_in_use_and_says_why(built: Bench) -> None:
     good = built.project.agent(AGENT + "\n# good")
     assert build(built).success

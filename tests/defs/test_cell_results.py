@@ -32,6 +32,7 @@ def test_good_cells_are_materialized_broken_ones_failed_and_cancelled_ones_missi
     }
 
 
+@pytest.mark.long
 def test_a_result_is_shown_with_its_numbers_and_launched_again_only_logged_again(bench: Bench) -> None:
     bench.project.case("c")
     bench.project.experiment("twice", trials=3)
@@ -53,6 +54,7 @@ def test_a_result_is_shown_with_its_numbers_and_launched_again_only_logged_again
     assert bench.attempts(name) == dict.fromkeys(keys, 1)
 
 
+@pytest.mark.long
 def test_partitions_run_what_the_cancelled_experiment_left_open(bench: Bench) -> None:
     project = bench.project
     project.case("c")
@@ -70,6 +72,7 @@ def test_partitions_run_what_the_cancelled_experiment_left_open(bench: Bench) ->
     assert bench.attempts(name) == {quick: 1, slow: 2}
 
 
+@pytest.mark.long
 def test_a_range_with_a_broken_world_fails_those_cells_only(bench: Bench) -> None:
     project = bench.project
     project.case("c")
@@ -85,6 +88,7 @@ def test_a_range_with_a_broken_world_fails_those_cells_only(bench: Bench) -> Non
     assert bench.attempts(name) == {bad: 2, good: 1}
 
 
+@pytest.mark.long
 def test_an_experiment_that_cannot_run_leaves_the_others_of_the_run_alone(bench: Bench) -> None:
     project = bench.project
     project.world("lost", {"lost.txt": "only here\n"})
@@ -105,6 +109,7 @@ def test_an_experiment_that_cannot_run_leaves_the_others_of_the_run_alone(bench:
     assert len(bench.events(kept)) == 2
 
 
+@pytest.mark.long
 def test_one_run_over_two_versions_of_a_world_gives_each_cell_its_own(bench: Bench) -> None:
     project = bench.project
     project.agent('answer "$(cat /world/documents/said.txt)"')

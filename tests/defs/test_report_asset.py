@@ -11,6 +11,7 @@ from defs.conftest import Bench
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 def test_the_asset_writes_the_report_and_links_to_it(bench: Bench) -> None:
     bench.project.case()
     bench.project.experiment("paged")

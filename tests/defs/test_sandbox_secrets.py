@@ -66,6 +66,7 @@ def test_names_versions_and_ages_are_shown_and_no_value(keyed: Bench) -> None:
     assert len(logged) > 5 and not any("canary" in line for line in logged)
 
 
+@pytest.mark.long
 def test_a_missing_one_fails_the_asset_and_warns_once_its_version_is_old(keyed: Bench) -> None:
     assert sync(keyed).success
     write(keyed, "INDEX_KEY=canary-1\n")

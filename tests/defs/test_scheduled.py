@@ -47,6 +47,7 @@ def said(result: dg.ExecuteInProcessResult) -> str:
     return data.metadata["said"].value
 
 
+@pytest.mark.long
 def test_a_nightly_experiment(bench: Bench) -> None:
     import dagster as dg
 

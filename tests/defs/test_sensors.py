@@ -51,6 +51,7 @@ def ran(bench: Bench, name: str, trials: int = 2) -> str:
     return bench.project.run(name)["experiment"]
 
 
+@pytest.mark.long
 def test_lost_partitions_come_back_in_their_order(bench: Bench) -> None:
     name = ran(bench, "partitions", trials=3)
     before = [key for key in bench.instance.get_dynamic_partitions("cells") if key.startswith(name)]
@@ -65,6 +66,7 @@ def test_lost_partitions_come_back_in_their_order(bench: Bench) -> None:
     assert evaluate(bench, "repair_records").skip_reason is not None
 
 
+@pytest.mark.long
 def test_partitions_of_an_archived_experiment_go_and_come_back(bench: Bench) -> None:
     name = ran(bench, "put-away")
     cells = lambda: [key for key in bench.instance.get_dynamic_partitions("cells") if key.startswith(f"{name}/")]  # noqa: E731
@@ -83,6 +85,7 @@ def test_partitions_of_an_archived_experiment_go_and_come_back(bench: Bench) -> 
     assert set(bench.statuses(name).values()) == {"materialized"}
 
 
+@pytest.mark.long
 def test_a_result_without_an_event_gets_one_and_only_one(bench: Bench) -> None:
     name = ran(bench, "events")
     lost, kept = f"{name}/w.c/a/0", f"{name}/w.c/a/1"
@@ -101,6 +104,7 @@ def test_a_result_without_an_event_gets_one_and_only_one(bench: Bench) -> None:
     assert bench.attempts(name) == {lost: 1, kept: 1}
 
 
+@pytest.mark.long
 def test_a_run_whose_process_was_killed_is_ended_and_others_are_left_alone(bench: Bench) -> None:
     import dagster as dg
 
@@ -122,6 +126,7 @@ def test_a_run_whose_process_was_killed_is_ended_and_others_are_left_alone(bench
     assert bench.attempts(name) == {f"{name}/w.slow/a/0": 1}
 
 
+@pytest.mark.long
 def test_a_finished_batch_is_scored_once(bench: Bench) -> None:
     name = ran(bench, "scored")
     first = evaluate(bench, "score_finished_experiments")
@@ -135,6 +140,7 @@ def test_a_finished_batch_is_scored_once(bench: Bench) -> None:
     assert name not in asked(evaluate(bench, "score_finished_experiments", third.cursor))
 
 
+@pytest.mark.long
 def test_an_experiment_at_work_is_not_scored(bench: Bench) -> None:
     project = bench.project
     project.case("c")

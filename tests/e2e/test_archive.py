@@ -26,6 +26,7 @@ def people(project: Project, *args: str, columns: str | None = None) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_archived_experiments_are_out_of_sight_and_come_back(project: Project) -> None:
     project.agent("answer yes")
     project.case()
@@ -43,6 +44,7 @@ def test_archived_experiments_are_out_of_sight_and_come_back(project: Project) -
     assert one in listed(project)
 
 
+@pytest.mark.long
 def test_an_experiment_at_work_or_open_is_not_archived(project: Project) -> None:
     project.agent("sleep 60; answer yes")
     project.case()
@@ -58,6 +60,7 @@ def test_an_experiment_at_work_or_open_is_not_archived(project: Project) -> None
     assert name not in listed(project)
 
 
+@pytest.mark.long
 def test_a_cell_of_another_experiment_is_said_to_be_one(project: Project) -> None:
     project.agent("answer yes")
     project.case()
@@ -70,6 +73,7 @@ def test_a_cell_of_another_experiment_is_said_to_be_one(project: Project) -> Non
     assert f"{mine} has no cell 'w.d/a/0'" in refused(project, "experiment", "rerun", mine, "--cell", "w.d/a/0")
 
 
+@pytest.mark.long
 def test_a_plan_and_a_table_are_for_people(project: Project) -> None:
     project.agent("answer yes")
     project.case("c" * 40)

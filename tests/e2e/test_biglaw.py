@@ -57,12 +57,14 @@ def check_judged(project: Project, judge: LoopbackJudge, experiment: str) -> Non
     assert [(arm["n_valid"], arm["n_not_judged"]) for arm in board["arms"]] == [(len(cells) // 2, 0)] * 2
 
 
+@pytest.mark.long
 def test_the_synthetic_samples(project: Project, judge: LoopbackJudge) -> None:
     cases, experiment = run_all(project, judge, SYNTHETIC / "samples.csv", SYNTHETIC / "documents")
     assert len(cases) == 3
     check_judged(project, judge, experiment)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason=f"the published samples are not at {PUBLISHED}")
 def test_the_published_samples(project: Project, judge: LoopbackJudge) -> None:
     cases, experiment = run_all(project, judge, PUBLISHED / "core-samples.csv", PUBLISHED / "documents")

@@ -148,6 +148,7 @@ def ran(request: pytest.FixtureRequest, shared_state: Path) -> Generator[Ran]:
         shutil.rmtree(Values(shared_state).folder)
 
 
+@pytest.mark.long
 def test_it_ran_and_says_what_was_found(ran: Ran) -> None:
     assert {case: ran.show(case)["outcome"] for case in ran.cells} == {
         "whole": "ok",
@@ -167,6 +168,7 @@ def test_it_ran_and_says_what_was_found(ran: Ran) -> None:
     assert (status["n_with_secrets"], status["n_quarantined"]) == (3, len(whole["secrets_found"]["quarantined"]))
 
 
+@pytest.mark.long
 def test_deliverables_that_hold_one_are_in_quarantine_and_only_there(ran: Ran, tmp_path: Path) -> None:
     found = ran.show("whole")["secrets_found"]["quarantined"]
     spelt = {
@@ -181,6 +183,7 @@ def test_deliverables_that_hold_one_are_in_quarantine_and_only_there(ran: Ran, t
     assert (tmp_path / "q" / f"{raw['number']}.txt").read_text() == "\n".join(CANARIES.values())
 
 
+@pytest.mark.long
 def test_no_file_holds_one_but_the_vaults_and_the_quarantine(ran: Ran) -> None:
     state = ran.settings.state_dir
     seen, holding = 0, list[str]()
@@ -213,6 +216,7 @@ def unpacked(data: bytes) -> Iterator[tuple[str, bytes]]:
                             yield from ((f"{member.name}/{name}", packed.read(name)) for name in packed.namelist())
 
 
+@pytest.mark.long
 def test_no_row_and_no_event_holds_one(ran: Ran) -> None:
     with embedded_server(ran.settings) as url:
         connection: Any = psycopg2.connect(url.replace("postgresql+psycopg2", "postgresql", 1))
@@ -232,6 +236,7 @@ def test_no_row_and_no_event_holds_one(ran: Ran) -> None:
     assert backslashes == []
 
 
+@pytest.mark.long
 def test_no_judge_is_told_and_what_people_read_says_nothing(ran: Ran, tmp_path: Path) -> None:
     assert ran.judge.requests and not [one for one in ran.judge.requests if holds(json.dumps(one, ensure_ascii=False).encode())]
     assert not [one for one in ran.judge.requests if holds(json.dumps(one).encode())]

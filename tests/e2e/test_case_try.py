@@ -16,6 +16,7 @@ answer "$(tr -cd 'a-z0-9:,' < $EVALS_CASE)"
 """
 
 
+@pytest.mark.long
 def test_a_case_is_tried_judged_anew_and_tried_again(project: Project) -> None:
     project.agent(AGENT)
     project.case("c", criteria=[{"id": "way", "text": "Goes the way", "points": 1, "check": {"contains": "way:left"}}])
@@ -57,6 +58,7 @@ def pages(project: Project, cell: str) -> None:
     assert ([row["id"] for row in notes["data"]["events"]], notes["next"]) == ([1, 3], "3")
 
 
+@pytest.mark.long
 def test_cells_come_in_pages_that_never_change(project: Project) -> None:
     project.agent("answer yes")
     for n in range(3):

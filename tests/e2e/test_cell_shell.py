@@ -37,6 +37,7 @@ def shell(project: Project, *args: str, typed: str = "") -> subprocess.Completed
     )
 
 
+@pytest.mark.long
 def test_piped_input_the_cells_place_and_its_output(ran: tuple[Project, str]) -> None:
     project, key = ran
     script = """
@@ -95,6 +96,7 @@ def test_at_a_terminal_it_is_a_terminal(ran: tuple[Project, str]) -> None:
     assert b"term=vt100" in seen
 
 
+@pytest.mark.long
 def test_beside_a_running_agent(project: Project) -> None:
     desk(project, agent="until [ -e /out/go ]; do sleep 0.1; done\nanswer yes\n")
     project.experiment("live")

@@ -22,6 +22,7 @@ def people(project: Project, *args: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_two_arms_and_two_experiments(project: Project) -> None:
     project.agent(BY_CONFIG)
     for n in range(4):

@@ -43,6 +43,7 @@ def replace_in_world(project: Project, world: str, old: str, new: str) -> int:
     return changed
 
 
+@pytest.mark.long
 def test_a_replaced_fact_moves_the_score(project: Project) -> None:
     desk(project)
     experiment(project, "fact", ["harbour-spa.rent-total"])
@@ -54,6 +55,7 @@ def test_a_replaced_fact_moves_the_score(project: Project) -> None:
     assert after["score"] < before["score"]
 
 
+@pytest.mark.long
 def test_the_model_is_reached_through_the_proxy_and_priced(project: Project) -> None:
     desk(project)
     experiment(project, "priced", ["harbour-spa.rent-total"], seed=1)

@@ -99,6 +99,7 @@ def _read(path: Path) -> bytes:
         return b""
 
 
+@pytest.mark.long
 def test_running_and_judging(watched: Outside) -> None:
     project = watched.project
     project.agent("answer yes")
@@ -183,6 +184,7 @@ def test_deciding(watched: Outside) -> None:
     assert watched.dry("research", "stop", "up")["cancels"] == []
 
 
+@pytest.mark.long
 def test_ending_what_is_alive(watched: Outside) -> None:
     project, sleeper = watched.project, ("sleep", f"{4000 + os.getpid()}.25")
     project.agent(f"{' '.join(sleeper)}; answer yes")

@@ -18,6 +18,7 @@ def gate(project: Project, base: str, head: str, *args: str, check: bool = True)
     return project.evals("gate", "--base", base, "--head", head, "--dataset", "all", *args, check=check)
 
 
+@pytest.mark.long
 def test_two_commits(project: Project) -> None:
     for n in range(6):  # as many worlds as that margin takes
         project.world(f"w{n}")
@@ -71,6 +72,7 @@ def test_mistakes_cost_nothing(project: Project) -> None:
     assert [row for row in project.evals("experiment", "list") if row["name"] == "gate-all" and row["n_cells"] == 4] == []
 
 
+@pytest.mark.long
 def test_a_budget_that_is_used_up_is_no_verdict(project: Project) -> None:
     names = ("input_uncached", "cache_read", "cache_write_5m", "cache_write_1h", "output")
     row = {"provider": "p", "model": "m", "effective_from": "2020-01-01", "source": "invented", **dict.fromkeys(names, "1000")}

@@ -12,6 +12,7 @@ from eval_pipeline.store.records import open_records
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 def test_what_is_needed_stays(lone_project: Project) -> None:
     project = lone_project
     project.manifest(build=["true"], reset=["true"], restore=["true"])

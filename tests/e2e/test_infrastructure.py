@@ -31,6 +31,7 @@ def running(project: Project, name: str, count: int) -> None:
     project.wait_for(lambda: project.evals("experiment", "status", name)["states"].get("running") == count)
 
 
+@pytest.mark.long
 def test_a_lost_sandbox_is_our_fault_and_the_cell_is_tried_again(project: Project) -> None:
     project.agent("sleep 12; answer yes")
     project.case()
@@ -49,6 +50,7 @@ def test_a_lost_sandbox_is_our_fault_and_the_cell_is_tried_again(project: Projec
     assert project.evals("sandbox", "list") == []
 
 
+@pytest.mark.long
 def test_a_sandbox_lost_at_its_own_limit_is_the_agents_fault(project: Project) -> None:
     if "memory" not in find_groups().parents:
         pytest.skip("no control groups can be made here")
@@ -70,6 +72,7 @@ def test_a_sandbox_lost_at_its_own_limit_is_the_agents_fault(project: Project) -
     assert cell["attempts"][0]["error"].startswith("out of memory: limit 64 MiB; ended with code unknown")
 
 
+@pytest.mark.long
 def test_a_dial_failure_seen_by_the_proxy_is_no_agent_error(project: Project) -> None:
     project.commit({"bin/agent": CALL_OUT})
     project.manifest(egress=["nowhere.invalid:80"])
@@ -83,6 +86,7 @@ def test_a_dial_failure_seen_by_the_proxy_is_no_agent_error(project: Project) ->
     assert cell["score"] is None
 
 
+@pytest.mark.long
 def test_what_the_allowlist_refuses_is_the_agents_own_error(project: Project) -> None:
     project.commit({"bin/agent": CALL_OUT})
     project.manifest(egress=["elsewhere.invalid:80"])
@@ -108,6 +112,7 @@ printf '{"status": "ok", "answer": "yes"}' >$EVALS_OUTPUT/result.json
 """
 
 
+@pytest.mark.long
 def test_an_outage_of_the_proxy_is_no_agent_error(project: Project) -> None:
     project.commit({"bin/agent": CALL_FOR_A_WHILE})
     project.manifest(egress=["model-stand-in:80"])
@@ -126,6 +131,7 @@ def test_an_outage_of_the_proxy_is_no_agent_error(project: Project) -> None:
     assert cell["score"] == 1.0
 
 
+@pytest.mark.long
 def test_sigterm_drains_and_the_next_engine_adopts(project: Project) -> None:
     project.agent("echo s >> $EVALS_OUTPUT/starts; sleep 6; answer yes")
     project.case()
@@ -173,6 +179,7 @@ def test_the_reaper_ends_only_what_nobody_owns(project: Project) -> None:
         asyncio.run(end("e-foreign", "somebody-else"))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to make a small file system")
 def test_a_full_artifact_store_costs_attempts_not_results(lone_project: Project) -> None:
     lone_project.agent("echo s >> $EVALS_OUTPUT/starts; head -c 3000000 /dev/urandom > $EVALS_OUTPUT/noise; answer yes")

@@ -119,6 +119,7 @@ def test_another_engine_goes_on_with_what_a_killed_one_began(project: Project, m
     assert [one["name"] for one in modal_server.sandboxes(APP) if one["alive"]] == []
 
 
+@pytest.mark.long
 def test_images_are_built_ahead_and_cells_move_into_warm_sandboxes(project: Project, modal_server: LoopbackModal) -> None:
     services = {"up": ["bin/up"], "ready": ["bin/ready"]}
     project.manifest(build=["bin/build"], services=services, secrets={"agent": ["MODEL_KEY"]})

@@ -33,6 +33,7 @@ def get(address: str) -> list[str]:
         return [json.loads(line)["text"] for line in answer.read().splitlines()]
 
 
+@pytest.mark.long
 def test_a_shell_where_the_cell_was(project: Project, modal_server: LoopbackModal) -> None:
     project.experiment("shell", backend="modal")
     name = project.run("shell")["experiment"]
@@ -46,6 +47,7 @@ def test_a_shell_where_the_cell_was(project: Project, modal_server: LoopbackModa
     assert [one["name"] for one in modal_server.sandboxes(APP) if one["alive"]] == []
 
 
+@pytest.mark.long
 def test_a_world_is_opened_changed_saved_and_closed(project: Project, modal_server: LoopbackModal) -> None:
     data = project.evals("world", "open", "w", "--detach", *ON_MODAL)
     address = data["addresses"][str(PORT)]

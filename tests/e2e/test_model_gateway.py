@@ -90,6 +90,7 @@ def files(project: Project, cell: dict[str, Any], *names: str) -> list[str]:
         return [(folder / name).read_text() for name in names]
 
 
+@pytest.mark.long
 def test_usage_is_measured_whatever_the_agent_says_and_the_key_is_never_inside(asked: tuple[Project, Provider]) -> None:
     project, provider = asked
     cell = run(project, "good", "ask twice")
@@ -124,6 +125,7 @@ def test_the_cells_budget_ends_it(asked: tuple[Project, Provider]) -> None:
     assert float(cell["cost_usd"]) == pytest.approx(1.48)
 
 
+@pytest.mark.long
 def test_a_provider_that_fails_for_good_is_no_fault_of_the_agent(asked: tuple[Project, Provider]) -> None:
     project, provider = asked
     provider.script += [(503, {"retry-after": "0"})] * (2 * 4)

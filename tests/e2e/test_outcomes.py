@@ -61,6 +61,7 @@ def test_no_way_leaves_a_sandbox(ways: dict[str, Any]) -> None:
     assert ways["left"] == []
 
 
+@pytest.mark.long
 def test_an_agent_that_runs_for_ever_is_stopped(project: Project) -> None:
     project.agent("trap '' TERM; echo started > $EVALS_OUTPUT/files.txt; while :; do sleep 1; done")
     project.case(limits={"wall_s": 1.0})
@@ -85,6 +86,7 @@ def test_usage_is_tailed_and_stops_the_agent(project: Project, limits: dict[str,
     assert cell["cost_usd"] > 0
 
 
+@pytest.mark.long
 def test_an_unknown_price_is_null_not_zero(project: Project) -> None:
     usage = '{"type":"usage","model":"nobody-knows","input_uncached":50,"output":5}'
     project.agent(f"echo '{usage}' > $EVALS_OUTPUT/transcript.jsonl; answer yes")
@@ -97,6 +99,7 @@ def test_an_unknown_price_is_null_not_zero(project: Project) -> None:
     assert (arm["cost_usd_mean"], arm["n_unpriced"]) == (None, 1)
 
 
+@pytest.mark.long
 def test_the_agent_is_never_told_the_rubric(project: Project) -> None:
     project.agent(
         'answer "yes $(cat $EVALS_CASE | tr -d \'"\\n\') $(find / -name "*.yaml" -not -path "/usr/*" 2>/dev/null | tr "\\n" " ")"'
@@ -111,6 +114,7 @@ def test_the_agent_is_never_told_the_rubric(project: Project) -> None:
     assert "Answer c." in answer and "secret" not in answer and "cases" not in answer
 
 
+@pytest.mark.long
 def test_a_judge_that_is_missing_leaves_null_and_counts(project: Project) -> None:
     project.agent("answer yes")
     judged = {"id": "j", "text": "Is it kind?", "points": 1, "judge": True}

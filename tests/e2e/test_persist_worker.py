@@ -38,6 +38,7 @@ def worker(project: Project, state: Path, *more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=env, cwd=project.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.long
 def test_outputs_are_persisted_elsewhere_and_kill_9_costs_nothing(far: Project, database_url: str) -> None:
     far.agent(AGENT)
     far.case(limits={"wall_s": 120.0})

@@ -63,6 +63,7 @@ def test_results_are_scored_again_and_no_agent_runs(project: Project, judge: Loo
     assert runs(project, "again") == before
 
 
+@pytest.mark.long
 def test_what_could_not_be_judged_is_asked_again(project: Project, judge: LoopbackJudge) -> None:
     project.agent(MARKED)
     project.case("a", criteria=[LEASE])
@@ -79,6 +80,7 @@ def test_what_could_not_be_judged_is_asked_again(project: Project, judge: Loopba
     assert (scores(project, "failing"), runs(project, "failing")) == ([1.0], before)
 
 
+@pytest.mark.long
 def test_a_budget_without_room_stops_the_judge_alone(project: Project, judge: LoopbackJudge) -> None:
     project.agent(MARKED)
     project.case("a", criteria=[LEASE])

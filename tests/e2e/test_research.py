@@ -47,7 +47,7 @@ def _experiments(project: Project, name: str) -> list[str]:
     return [row["experiment"] for row in project.evals("experiment", "list") if f"-{tag}-s" in row["experiment"]]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_agent_outside_is_the_loop(project: Project) -> None:
     climb(project)
     goal(project, "outside")

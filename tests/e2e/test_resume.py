@@ -14,6 +14,7 @@ from eval_pipeline.store.postgres import server_status
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 def test_the_same_file_resumes_and_runs_nothing_again(project: Project) -> None:
     project.agent("answer yes")
     project.case()
@@ -24,6 +25,7 @@ def test_the_same_file_resumes_and_runs_nothing_again(project: Project) -> None:
     assert [len(cell["attempts"]) for cell in project.cells("again")] == [1, 1, 1]
 
 
+@pytest.mark.long
 def test_a_moved_ref_resumes_the_locked_commit_unless_fresh(project: Project) -> None:
     project.agent("answer yes")
     project.case()
@@ -42,6 +44,7 @@ def test_a_moved_ref_resumes_the_locked_commit_unless_fresh(project: Project) ->
     assert [row["experiment"] for row in project.evals("experiment", "list")][:2] == [fresh["experiment"], first["experiment"]]
 
 
+@pytest.mark.long
 def test_a_changed_rubric_scores_again_without_running_again(project: Project) -> None:
     project.agent("answer yes")
     project.case()
@@ -54,6 +57,7 @@ def test_a_changed_rubric_scores_again_without_running_again(project: Project) -
     assert (cell["score"], len(cell["attempts"])) == (0.0, 1)
 
 
+@pytest.mark.long
 def test_the_worktree_can_be_an_arm(project: Project) -> None:
     project.agent("answer no")
     script = (project.app / "bin" / "agent").read_text().replace("answer no", "answer yes")
@@ -81,6 +85,7 @@ def test_kill_9_of_the_engine_costs_no_agent_its_run(project: Project) -> None:
     assert project.evals("sandbox", "list") == []
 
 
+@pytest.mark.long
 def test_cancel_ends_sandboxes_and_opens_the_cells_again(project: Project) -> None:
     project.agent("[ $(ls $EVALS_OUTPUT | wc -l) = 0 ] && echo s > $EVALS_OUTPUT/s; sleep 60; answer yes")
     project.case()
@@ -94,6 +99,7 @@ def test_cancel_ends_sandboxes_and_opens_the_cells_again(project: Project) -> No
     assert project.evals("sandbox", "list") == []
 
 
+@pytest.mark.long
 def test_ctrl_c_cancels_and_a_second_one_detaches(project: Project) -> None:
     project.agent("sleep 60; answer yes")
     project.case()
@@ -108,6 +114,7 @@ def test_ctrl_c_cancels_and_a_second_one_detaches(project: Project) -> None:
     assert project.evals("sandbox", "list") == []
 
 
+@pytest.mark.long
 def test_the_budget_is_reserved_before_anything_runs(project: Project) -> None:
     names = ("input_uncached", "cache_read", "cache_write_5m", "cache_write_1h", "output")
     row = {"provider": "p", "model": "m", "effective_from": "2020-01-01", "source": "invented", **dict.fromkeys(names, "1000")}
@@ -157,6 +164,7 @@ def test_a_budget_of_cells_or_of_time_stops_and_goes_on_when_it_is_raised(projec
     assert status["failures"] == dict.fromkeys(["agent", "timeout", "budget", "refusal", "infra", "provider", "judge"], 0)
 
 
+@pytest.mark.long
 def test_only_named_cells_run_again_and_discarding_is_counted(project: Project) -> None:
     project.agent("answer yes")
     project.case()
@@ -170,6 +178,7 @@ def test_only_named_cells_run_again_and_discarding_is_counted(project: Project) 
     assert project.evals("leaderboard", name)["arms"][0]["n_discarded"] == 1
 
 
+@pytest.mark.long
 def test_a_build_that_fails_is_an_infrastructure_failure_with_its_log(project: Project) -> None:
     project.agent("answer yes")
     project.commit({"bin/restore": "#!/bin/sh\necho no such table: matters >&2; exit 4\n"})
@@ -187,6 +196,7 @@ def test_a_build_that_fails_is_an_infrastructure_failure_with_its_log(project: P
     assert project.evals("sandbox", "list") == []
 
 
+@pytest.mark.long
 def test_postgres_gone_in_mid_run_loses_nothing(lone_project: Project) -> None:
     lone_project.agent("echo s >> $EVALS_OUTPUT/starts; sleep 5; answer yes")
     lone_project.case()
@@ -201,6 +211,7 @@ def test_postgres_gone_in_mid_run_loses_nothing(lone_project: Project) -> None:
     assert [(cell["outcome"], len(cell["attempts"])) for cell in lone_project.cells(name)] == [("ok", 1)] * 3
 
 
+@pytest.mark.long
 def test_a_check_of_ones_own_that_breaks_is_judged_again_and_no_agent_runs(project: Project) -> None:
     """It is given what the agent left. Its file stays out of the agent's sandbox."""
     broken = "def check(answer, files, usage):\n    return files['note.txt'] == b'yes' and 1 / 0  # mark-of-the-check\n"
@@ -223,6 +234,7 @@ def test_a_check_of_ones_own_that_breaks_is_judged_again_and_no_agent_runs(proje
     assert (cell["score"], len(cell["attempts"]), shown["criteria"][0]["reason"]) == (1.0, 1, "checks/mine.py: 1 file")
 
 
+@pytest.mark.long
 def test_a_fix_in_the_working_tree_is_told_of_fresh_first_while_nothing_counts(project: Project) -> None:
     project.manifest(build=["false"])
     project.agent("answer yes")

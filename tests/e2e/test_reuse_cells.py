@@ -17,6 +17,7 @@ def shown(project: Project, name: str) -> dict[str, dict[str, Any]]:
     return {cell["cell"].partition("/")[2]: cell for cell in cells}
 
 
+@pytest.mark.long
 def test_only_what_is_new_runs(project: Project) -> None:
     project.agent(MARKED)
     project.case("a")

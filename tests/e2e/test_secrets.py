@@ -122,6 +122,7 @@ def test_the_ledger_and_dagsters_events_hold_no_value(ran: Ran) -> None:
     assert [table for table, lines in rows.items() if any("canary-" in line for line in lines)] == []
 
 
+@pytest.mark.long
 def test_the_evidence_names_the_versions_and_a_rotation_reaches_the_next_attempt(ran: Ran) -> None:
     project = ran.project
     before = {row["name"]: row["version"] for row in project.evals("secrets", "sync")["secrets"]}

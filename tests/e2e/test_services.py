@@ -92,6 +92,7 @@ def ways(shared_state: Path) -> Generator[dict[str, Any]]:
         yield {cell["case"].removeprefix("w."): project.evals("cell", "show", cell["cell"]) for cell in project.cells("services")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", WAYS)
 def test_who_is_to_blame(ways: dict[str, Any], name: str) -> None:
     outcome, error_class, said = WAYS[name]
@@ -114,6 +115,7 @@ def test_the_time_to_the_agent_is_recorded(ways: dict[str, Any]) -> None:
     assert setup["services_s"] > 0 and setup["total_s"] >= setup["services_s"]
 
 
+@pytest.mark.long
 def test_a_service_killed_from_outside_costs_an_attempt_and_nothing_else(project: Project) -> None:
     deploy(project)
     project.agent("sleep 6.125; [ -f /tmp/serves ] && answer yes")
@@ -130,6 +132,7 @@ def test_a_service_killed_from_outside_costs_an_attempt_and_nothing_else(project
     assert "ended from outside" in attempts[0]["error"]
 
 
+@pytest.mark.long
 def test_a_service_that_failed_while_no_engine_was_there_is_the_apps_own_failure(project: Project) -> None:
     deploy(project)
     project.agent("sleep 4.625; touch /tmp/crash; while [ -f /tmp/serves ]; do sleep 0.1; done; exit 1")

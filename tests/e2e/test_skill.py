@@ -13,6 +13,7 @@ from support.project import Project
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 def test_every_command_of_the_skill_works_in_order(project: Project) -> None:
     made = project.evals("skill", "install", str(project.root / "skills"))
     again = project.evals("skill", "install", str(project.root / "skills"))

@@ -14,6 +14,7 @@ RATES = dict.fromkeys(["input_uncached", "cache_read", "cache_write_5m", "cache_
 PRICE = {"provider": "test", "model": "m", "effective_from": "2026-01-01", **RATES, "source": "made up"}
 
 
+@pytest.mark.long
 def test_a_run_under_way_is_explained_and_so_is_its_engines_death(project: Project) -> None:
     project.agent("sleep 30; answer yes")
     project.case(limits={"wall_s": 120.0})
@@ -40,6 +41,7 @@ def test_a_run_under_way_is_explained_and_so_is_its_engines_death(project: Proje
     assert [len(cell["attempts"]) for cell in project.cells("explained")] == [1, 1], "nobody ran again"
 
 
+@pytest.mark.long
 def test_an_arm_that_fails_as_a_whole_is_said_loudly(project: Project) -> None:
     project.agent("grep -q broken $EVALS_CASE && { echo no key >&2; exit 3; }; answer yes")
     for n in range(3):
@@ -64,6 +66,7 @@ def test_an_arm_that_fails_as_a_whole_is_said_loudly(project: Project) -> None:
     assert lines[lines.index("--- agent.stderr") + 1] == "no key" and "--- error of attempt 1" in lines
 
 
+@pytest.mark.long
 def test_an_engine_that_died_before_its_cells_began_is_said_with_its_log(project: Project) -> None:
     project.agent("answer yes")
     project.case()
@@ -80,6 +83,7 @@ def test_an_engine_that_died_before_its_cells_began_is_said_with_its_log(project
     assert project.evals("experiment", "status", "unborn")["engine_died_at"] is None
 
 
+@pytest.mark.long
 def test_a_budget_that_is_used_up_says_what_the_next_cell_needs(project: Project) -> None:
     usage = '{"type":"usage","model":"m","input_uncached":2000,"output":0}'
     project.write("prices.yaml", [PRICE])

@@ -55,6 +55,7 @@ def decide_and_die(settings: Settings, records: Records, key: str, decided: Stop
     records.leases.close_engine(engine)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("decided", "outcomes"),
     [
@@ -95,6 +96,7 @@ def away(state_dir: Path) -> Generator[Settings]:
         pass
 
 
+@pytest.mark.long
 def test_an_agent_outlives_an_engine_that_waited_for_postgres_in_vain(away: Settings) -> None:
     with short_dir() as root, embedded_server(away) as url:
         (root / "s").mkdir()

@@ -72,6 +72,7 @@ def sql(project: Project, statement: str) -> None:
         connection.close()
 
 
+@pytest.mark.long
 def test_a_cell_takes_the_one_that_stands_ready_and_the_next_makes_its_own(app: Project) -> None:
     report = app.evals("image", "warm", "--count", "1")
     assert (report["ready"], report["started"], report["failed"]) == ({"w": 1}, {"w": 1}, {})
@@ -87,6 +88,7 @@ def test_a_cell_takes_the_one_that_stands_ready_and_the_next_makes_its_own(app: 
     assert standing(app) == [] and app.evals("sandbox", "list") == []
 
 
+@pytest.mark.long
 def test_an_engine_killed_after_the_move_costs_no_agent_its_run(app: Project) -> None:
     app.case(prompt="Sleep 5")
     app.evals("image", "warm", "--count", "1")
@@ -101,6 +103,7 @@ def test_an_engine_killed_after_the_move_costs_no_agent_its_run(app: Project) ->
     assert (one["n"], one["sandbox"], one["answer"], one["evidence"]["setup"]["warm"]) == (1, name, f"yes {mark} 1", True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["killed", "silent"])
 def test_one_that_died_meanwhile_costs_a_cold_start_and_nothing_else(app: Project, how: str) -> None:
     app.evals("image", "warm", "--count", "1")
@@ -115,6 +118,7 @@ def test_one_that_died_meanwhile_costs_a_cold_start_and_nothing_else(app: Projec
     assert mark not in one["answer"] and one["answer"].endswith(" 1")
 
 
+@pytest.mark.long
 def test_what_no_cell_can_take_any_more_is_ended(app: Project) -> None:
     app.evals("image", "warm", "--count", "1")
     (old,) = standing(app)

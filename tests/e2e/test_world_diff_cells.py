@@ -63,6 +63,7 @@ def made(project: Project, agent: str) -> None:
     project.case(criteria=CRITERIA)
 
 
+@pytest.mark.long
 def test_what_an_agent_changed_is_judged_shown_and_judged_again(project: Project) -> None:
     made(project, WORKS)
     project.experiment("changes")
@@ -85,6 +86,7 @@ def test_what_an_agent_changed_is_judged_shown_and_judged_again(project: Project
     assert verdicts == {"note": 1, "task": 1, "says-yes": 1, "quiet": 0}
 
 
+@pytest.mark.long
 def test_a_dump_that_fails_gives_no_verdict_and_what_the_agent_forged_none_either(project: Project) -> None:
     made(project, FORGES)
     project.experiment("forged")

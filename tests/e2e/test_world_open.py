@@ -31,6 +31,7 @@ def post(address: str, text: str) -> None:
     urllib.request.urlopen(f"http://{address}/", data=text.encode(), timeout=10).read()
 
 
+@pytest.mark.long
 def test_open_look_and_close(opened: Project) -> None:
     project = opened
     data = project.evals("world", "open", "w", "--detach")

@@ -47,7 +47,7 @@ def made_with(project: Project, digest: str) -> Any:
         return records.database.run(lambda c: c.execute(query).scalar_one())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_save_refuse_and_save_as(opened: tuple[Project, str]) -> None:
     project, commit = opened
     before = notes(project)

@@ -60,6 +60,7 @@ async def test_in_sandboxes_of_modal_with_what_is_the_platforms_own_left_out(
     assert sum(row.verdict is Verdict.REFUSED for row in rows) > 20
 
 
+@pytest.mark.long
 def test_in_cells_of_an_experiment(state_dir: Path) -> None:
     rows = in_cells(state_dir, "local", {})
     refused(rows)

@@ -56,6 +56,7 @@ def text(cell: Cell) -> str:
     return cell.http("GET", f"/documents/{PATH}")[1]["text"]
 
 
+@pytest.mark.long
 def test_words_are_replaced_across_runs_and_in_tables(cell: Cell, edit: Callable[..., Any]) -> None:
     document = edit("replace", "EUR 10,000", "EUR 12,500")
     assert document.paragraphs[0].text == "The rent is EUR 12,500 a month. The rent is due."

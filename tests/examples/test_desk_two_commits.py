@@ -160,6 +160,7 @@ def meaning(name: str, data: bytes) -> Any:
 # What the pipeline did
 
 
+@pytest.mark.long
 def test_every_cell_is_ok_at_the_first_attempt(ran: Ran) -> None:
     found = {
         (name, arm): (cell["outcome"], len(cell["attempts"]), cell["score"])

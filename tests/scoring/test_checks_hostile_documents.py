@@ -190,7 +190,7 @@ def test_a_zip_that_lies_about_its_size_gets_no_more_memory_than_any_other() -> 
     assert peak_mib_of_readers() <= untrusted.MEMORY_MIB
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_file_of_many_small_parts_gets_no_more_memory_and_time_than_any_other() -> None:
     wide = "<w:p><w:r><w:t>x</w:t></w:r></w:p>" * (60 * 2**20 // 34)
     result = look("a.docx", repacked(a_docx(), {DOCUMENT: word(wide)}))

@@ -88,7 +88,7 @@ def test_a_search_in_another_process_finds_the_same() -> None:
     assert long.verdict == 5_000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_search_that_explodes_is_a_mistake_of_the_pattern_and_ends() -> None:
     for pattern in ("(a+)+$", "(a|aa)+$"):
         with pytest.raises(SpecError, match=r"took more than 5 s on a text of \d+ characters"):

@@ -37,6 +37,7 @@ def experiment(served: Served) -> str:
     return name
 
 
+@pytest.mark.long
 def test_the_page_shows_what_is_materialized_failed_and_missing(
     served: Served, browser: Browser, experiment: str, tmp_path: Path
 ) -> None:

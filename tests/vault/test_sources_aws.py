@@ -149,6 +149,7 @@ def test_json_with_several_keys_binary_and_arns(put: Callable[..., str], relay: 
         source(B="evals/other#key").read(["B"])
 
 
+@pytest.mark.long
 def test_throttling_is_waited_for(put: Callable[..., str], relay: Relay) -> None:
     put("evals/A", CANARY)
     relay.errors = ["ThrottlingException"] * 3
@@ -216,6 +217,7 @@ def test_the_policy_allows_just_what_is_declared(relay: Relay) -> None:
     assert policy(settings, [])["Statement"] == []
 
 
+@pytest.mark.long
 def test_a_rotation_is_synced_now_and_one_that_is_due_is_said(put: Callable[..., str], relay: Relay, project: Project) -> None:
     project.env |= {name: value for name, value in os.environ.items() if name.startswith("AWS_") or name == "NO_PROXY"}
     project.env["EVALS_SECRETS_AWS_PREFIX"] = "evals/"
