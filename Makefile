@@ -59,6 +59,7 @@ preflight:
 dev: $(VENV)/.dev
 
 $(VENV)/.runtime: requirements.lock pyproject.toml | $(ASKED)
+	@echo "installing into $(VENV): a minute or two, once"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .

@@ -20,7 +20,7 @@ _WHY = {
     CellState.SETUP: "being set up",
     CellState.RUNNING: "running",
     CellState.PERSISTING: "being persisted",
-    CellState.FAILED: "failed (infrastructure; attempts used up)",
+    CellState.FAILED: "failed (infrastructure; no further attempt)",
 }
 
 

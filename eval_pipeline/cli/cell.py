@@ -93,6 +93,10 @@ def _judge_spend(settings: Settings, cell: ScoredCell) -> JudgeSpend | None:
         return records.judge_calls.spend(cell.key.experiment).get(str(cell.key))
 
 
+def first_line(text: str | None) -> str | None:
+    return text and text.strip().partition("\n")[0]
+
+
 def show_cell(found: Shown) -> None:
     cell, answer, judged = found.cell, found.answer, found.judged
     cost = None if cell.cost_usd is None else f"{cell.cost_usd:.6f}"
@@ -123,8 +127,10 @@ def show_cell(found: Shown) -> None:
     table(["criterion", "points", "verdict", "reason"], rows, right=["points", "verdict"])
     if cell.groups:
         table(["group", "score"], [[name, score] for name, score in cell.groups.items()], "\nby group", ["score"])
-    attempts = [[a.number, a.sandbox, a.outcome, a.created_at, a.ended_at, a.error] for a in cell.view.attempts]
-    table(["attempt", "sandbox", "outcome", "started", "ended", "error"], attempts, "\nattempts")
+    # The whole error stands above; here it would fill the table
+    attempts = [[a.number, a.sandbox, a.outcome, a.created_at, a.ended_at, first_line(a.error)] for a in cell.view.attempts]
+    if attempts:
+        table(["attempt", "sandbox", "outcome", "started", "ended", "error"], attempts, "\nattempts")
     if any(attempt.error for attempt in cell.view.attempts) and any(attempt.bundle for attempt in cell.view.attempts):
         click.echo(f"what the agent printed: evals cell logs {cell.view.key}")
     for attempt in cell.view.attempts:

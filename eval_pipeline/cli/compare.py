@@ -9,7 +9,7 @@ from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from eval_pipeline.analysis.compare import Comparison, SideSummary
-    from eval_pipeline.analysis.power import Needed, PowerAnalysis
+    from eval_pipeline.analysis.power import Needed
     from eval_pipeline.analysis.stats import LogRatio
 
 _SHAPES = "evals compare EXPERIMENT A B, or across experiments: evals compare EXPERIMENT:A EXPERIMENT:B"
@@ -152,7 +152,7 @@ def verdict_lines(found: Comparison, *, declared: bool = True, names: tuple[str,
         *_quality_lines(found, names[1]),
         _no_worse_line(found, declared, names),
         _cheaper_line(found),
-        *_power_lines(found.power),
+        *_power_lines(found),
     ]
 
 
@@ -195,12 +195,18 @@ def _cheaper_line(found: Comparison) -> str:
     )
 
 
-def _power_lines(power: PowerAnalysis | None) -> list[str]:
+def _power_lines(found: Comparison) -> list[str]:
+    power = found.power
     if power is None:
         return ["what would tell: unknown; that takes two shared cases at least"]
+    if "one_cluster" in found.difference.flags:
+        return ["what would tell: cases of other worlds; no number of cases or trials of this one does"]
     trials = f"{power.trials_a:.3g}" + ("" if power.trials_a == power.trials_b else f" and {power.trials_b:.3g}")
     design = f"{counted(power.n_cases, 'case', 'cases')} x {trials} {'trial' if trials == '1' else 'trials'}"
-    lines = [f"{design} show a difference of {shown(power.detectable)} or more, {power.power:.0%} of the time"]
+    impossible = power.detectable is None or power.detectable > found.score_high - found.score_low
+    size = "no difference that scores can have" if impossible else f"a difference of {shown(power.detectable)} or more"
+    of_worlds = f", if each were of a world of its own: they are of {found.n_worlds}" if found.n_worlds < power.n_cases else ""
+    lines = [f"{design} show {size}, {power.power:.0%} of the time{of_worlds}"]
     return [*lines, *(f"  {needed_text(one, apart=power.spread.apart)}" for one in power.needed if one.cases is not None)]
 
 

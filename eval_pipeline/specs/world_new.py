@@ -75,7 +75,7 @@ def _write(folder: Path, name: str, title: str) -> None:
     parts = (
         "documents: documents/\n"
         "database: database/ # one JSONL file a table; give each row an id\n"
-        "permissions: permissions.yaml # JSON, which is YAML too; the first rule that matches a path decides who may read it\n"
+        "permissions: permissions.yaml # read by the app; as JSON: {rules: [{match, readers}], default}; the first rule that matches decides\n"
     )
     texts = {
         "world.yaml": head + parts + "# blobs: blobs/\n",

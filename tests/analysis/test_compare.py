@@ -17,6 +17,7 @@ from support.tabled import Did, one_a_world, tabled
 from eval_pipeline.analysis.comparable import side
 from eval_pipeline.analysis.compare import Comparison, compare
 from eval_pipeline.analysis.stats import mde
+from eval_pipeline.cli.compare import verdict_lines
 from eval_pipeline.domain.case import Limits
 from eval_pipeline.domain.experiment import JudgeSpec
 from eval_pipeline.errors import SpecError
@@ -146,6 +147,18 @@ def test_the_data_may_not_tell_and_say_so() -> None:
 def test_one_world_is_no_test_and_passes_nothing() -> None:
     found = compared({f"c{n}/{arm}/0": Did(a=1, b=1) for n in range(40) for arm in "xy"})
     assert (found.quality, found.non_inferior, found.cheaper, found.cheaper_at_quality) == ("unknown", None, None, None)
+
+
+def test_what_would_tell_says_of_how_many_worlds_the_cases_are() -> None:
+    did = drawn(3, n_cases=12, trials=2)
+    names = [f"c{n}" for n in range(12)]
+    of_two, apart, alone = (
+        "\n".join(verdict_lines(compared(did, worlds)))
+        for worlds in ({name: f"w{n % 2}" for n, name in enumerate(names)}, one_a_world(names), None)
+    )
+    assert "80% of the time, if each were of a world of its own: they are of 2" in of_two
+    assert "80% of the time" in apart and "of a world of its own" not in apart
+    assert "what would tell: cases of other worlds" in alone and "of the time" not in alone
 
 
 def test_what_is_missing_decides_a_verdict_and_it_passes_nothing() -> None:

@@ -85,5 +85,5 @@ def test_each_open_cell_is_explained() -> None:
 
 def test_expected_against_actual() -> None:
     assert expected(2, 2, {"done": 2}) == "2 of 2 cells have a valid result"
-    line = "1 of 4 cells have a valid result; missing 3: 2 open, 1 failed (infrastructure; attempts used up)"
+    line = "1 of 4 cells have a valid result; missing 3: 2 open, 1 failed (infrastructure; no further attempt)"
     assert expected(1, 4, {"done": 1, "failed": 1, "open": 2}) == line
