@@ -9,6 +9,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Generator
 from pathlib import Path
 
@@ -246,6 +247,25 @@ async def test_what_can_not_be_capped_is_measured(backend: LocalBackend) -> None
 
 def mounted_at(path: Path) -> list[str]:
     return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if line.split()[4] == str(path)]
+
+
+def test_trying_whether_disks_can_be_capped_mounts_nothing_here(places: Places) -> None:
+    """It could not be taken back by who is killed in the midst of it."""
+    seen: list[str] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            seen.extend(line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f" {places.builds}/" in line)
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        answers = {disk.can_cap(places) for _ in range(40)}
+    finally:
+        over.set()
+        looker.join()
+    assert (len(answers), seen, list(places.builds.iterdir())) == (1, [], [])
 
 
 @pytest.mark.slow
