@@ -43,14 +43,10 @@ def add(settings: Settings, name: str, experiment: str, arms: tuple[str, ...], d
     Refused when its cases, worlds, trials, rubrics or judge are not those of the entries; what differs is said.
     """
     from eval_pipeline.analysis.load_benchmark import add_arms
-    from eval_pipeline.domain.ids import check_slug
-    from eval_pipeline.errors import SpecError
+    from eval_pipeline.specs.library import given_name
     from eval_pipeline.store.records import read_records
 
-    try:
-        check_slug(name)
-    except ValueError as error:
-        raise SpecError(str(error), hint="take a name like `lease-review`") from None
+    given_name(name)
     with read_records(settings) as records:
         row = records.ledger.experiment(experiment)
         added = add_arms(records, name, row, arms, dry_run=dry_run)

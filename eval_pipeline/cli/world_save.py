@@ -41,7 +41,7 @@ async def _save(settings: Settings, world: str, backend: str, into: str | None, 
     from eval_pipeline.runner import world_save
     from eval_pipeline.runner.services import open_services
     from eval_pipeline.runner.workbench import opened, started_on
-    from eval_pipeline.specs.library import Library
+    from eval_pipeline.specs.library import Library, given_name
     from eval_pipeline.store.records import open_records
 
     library = Library(settings.worlds_dir)
@@ -54,7 +54,7 @@ async def _save(settings: Settings, world: str, backend: str, into: str | None, 
             note(harmless(line))
         world_save.require_comparable(dumped)
         written = into is not None or not (dumped.diff.unchanged and found.spec.made_with == dumped.made_with)
-        name = None if into is None else check_name(into)
+        name = None if into is None else given_name(into)
         unsure = world_save.doubts(found, on.digest, dumped.disk_digest) if written and name is None else []
         if unsure and not yes:
             hint = "commit it first, or take --into NAME; --yes overwrites it all the same"
@@ -79,13 +79,3 @@ async def _save(settings: Settings, world: str, backend: str, into: str | None, 
         "made_with": made_with,
         "dry_run": dry_run,
     }
-
-
-def check_name(name: str) -> str:
-    from eval_pipeline.domain.ids import check_slug
-    from eval_pipeline.errors import SpecError
-
-    try:
-        return check_slug(name)
-    except ValueError as error:
-        raise SpecError(str(error), hint="take a name like `lease-review`") from None

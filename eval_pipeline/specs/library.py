@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from eval_pipeline.domain.case import Case, CaseSpec
 from eval_pipeline.domain.experiment import AppSpec, DatasetSpec, ExperimentSpec
+from eval_pipeline.domain.ids import check_slug
 from eval_pipeline.domain.rubric import Criterion
 from eval_pipeline.domain.world import WorldSpec
 from eval_pipeline.errors import NotFound, SpecError
@@ -26,6 +27,14 @@ from eval_pipeline.specs.yaml_file import Location, YamlFile, parse_model
 class World:
     spec: WorldSpec
     folder: Path
+
+
+def given_name(text: str) -> str:
+    """Itself. Raises SpecError for what can't be a name."""
+    try:
+        return check_slug(text)
+    except ValueError as error:
+        raise SpecError(str(error), hint="take a name like `lease-review`") from None
 
 
 def case_paths(world: World) -> list[Path]:

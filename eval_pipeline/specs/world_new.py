@@ -9,9 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from eval_pipeline.domain.ids import check_slug
 from eval_pipeline.errors import SpecError
-from eval_pipeline.specs.library import Library
+from eval_pipeline.specs.library import Library, given_name
 
 CASE = "notice-period"
 _LEASE = """\
@@ -51,10 +50,7 @@ _TABLES = {
 
 def new_world(library: Library, name: str, title: str | None) -> Path:
     """Write the skeleton and return its folder; there is nothing, or all of it. Raises SpecError when the name can't be taken."""
-    try:
-        check_slug(name)
-    except ValueError as error:
-        raise SpecError(str(error), hint="take a name like `lease-review`") from None
+    given_name(name)
     target = library.root / "worlds" / name
     if target.exists():
         raise SpecError(f"{library.shown(target)} is there already", hint="take another name, or remove the folder")
