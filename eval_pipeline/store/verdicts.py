@@ -42,7 +42,9 @@ class Verdicts:
     def add(self, rows: Sequence[VerdictRow]) -> None:
         """Rows that are there already stay as they are."""
         values = [
-            {**row.__dict__, "reason": storable(row.reason), "quotes": storable_json(list(row.quotes)) or None} for row in rows
+            {**row.__dict__, "reason": storable(row.reason), "quotes": storable_json(list(row.quotes)) or None}
+            # In one order for all: who adds the same ones in another would wait for each other
+            for row in sorted(rows, key=lambda row: (row.request_digest, row.judge_version, row.vote))
         ]
         if values:
             self._database.step(_ADD, {"rows": values})

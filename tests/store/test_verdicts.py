@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
 from support.ledgers import Books
 
 from eval_pipeline.store.verdicts import VerdictRow
@@ -48,6 +49,16 @@ def test_many_at_once_in_any_order(books: Books) -> None:
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(books.verdicts.add, [rows, rows[::-1], rows[100:], rows[:200], rows[::-2], rows[::3]]))
     assert len(books.verdicts.of_bundles(["b"])) == 300
+
+
+def test_two_that_add_the_same_in_another_order_wait_for_no_deadlock(books: Books) -> None:
+    """Postgres would end it after a second, and one of them begin again: seen by Postgres' own count."""
+    query = sa.text("select pg_stat_clear_snapshot(), deadlocks from pg_stat_database where datname = current_database()")
+    with ThreadPoolExecutor(2) as pool:
+        for turn in range(8):
+            rows = [replace(ROW, request_digest=f"{turn}-{n}") for n in range(4000)]
+            list(pool.map(books.verdicts.add, [rows, rows[::-1]]))
+    assert books.database.run(lambda c: c.execute(query).one()).deadlocks == 0
 
 
 def test_a_reason_holds_whatever_the_answer_held(books: Books) -> None:
