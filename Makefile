@@ -8,10 +8,12 @@ PYTEST := $(BIN)/pytest -q
 # Tests that watch real processes share the machine's clock with whatever else runs. One that failed is run again, alone: it must pass
 # then, and it is named either way.
 AGAIN   = || { [ $$? = 1 ] || exit 1; echo "failed; what failed runs again, alone:"; $(PYTEST) -v -n 0 --last-failed --last-failed-no-failures none
+# Hundreds of processes that start Python; without this each would compile again what it imports
+export PYTHONDONTWRITEBYTECODE :=
 # Asked before anything is installed; `make install` leaves it out
 ASKED  := preflight
 
-.PHONY: demo up install check format test test-all escape audit bench-smoke lock preflight packages dev
+.PHONY: demo up install check types fast format test test-all escape audit bench-smoke lock preflight packages dev
 
 demo: $(VENV)/.runtime
 	$(BIN)/evals demo
@@ -26,7 +28,12 @@ install:
 check: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@$(MAKE) --no-print-directory -j 2 types fast
+
+# Side by side: the one leaves a processor idle, the other waits for processes and databases
+types:
 	$(BIN)/basedpyright
+fast:
 	$(PYTEST) -n 2 -m "not slow and not long"
 
 format: dev

@@ -1,8 +1,9 @@
-"""Fixtures for everybody: a state directory, a server of our own per worker process, an empty database per test, settings."""
+"""Fixtures for everybody: a state directory, a server of our own per worker process, a database per test, settings."""
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Generator
 from contextlib import closing
@@ -15,7 +16,20 @@ from support.places import short_dir
 
 from eval_pipeline.gateway.client import stop
 from eval_pipeline.settings import Settings
+from eval_pipeline.store.database import Database
 from eval_pipeline.store.postgres import embedded_server
+
+NONE_OF = re.compile(r"not \w+( and not \w+)*")
+WHOLE_FILE = re.compile(r"^pytestmark = (\[[^\]]*\]|.*)", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file that is, as a whole, what nobody asked for (`-m "not slow"`) is not imported: that costs more than the fast tests do."""
+    asked: str = config.option.markexpr
+    if collection_path.suffix != ".py" or not NONE_OF.fullmatch(asked):
+        return None
+    marks = set(re.findall(r"\bmark\.(\w+)", "".join(WHOLE_FILE.findall(collection_path.read_text()))))
+    return True if marks & set(re.findall(r"not (\w+)", asked)) else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -71,12 +85,34 @@ def postgres_server() -> Generator[str]:
         yield url
 
 
-@pytest.fixture
-def database_url(postgres_server: str) -> Generator[str]:
-    """An empty database, dropped afterwards even when the test left connections open."""
-    name = f"t_{secrets.token_hex(6)}"
+@pytest.fixture(scope="session")
+def ledger_template(postgres_server: str) -> str:
+    """The name of a database with the ledger's schema and nothing in it. Copying it takes a tenth of what the migrations take."""
+    name = "ledger_template"
     _execute(postgres_server, f"CREATE DATABASE {name}")
-    yield postgres_server.replace("@/evals?", f"@/{name}?")
+    database = Database(_url_of(postgres_server, name))
+    database.migrate()
+    database.close()
+    return name
+
+
+@pytest.fixture
+def empty_database_url(postgres_server: str) -> Generator[str]:
+    """A database with nothing in it, dropped afterwards even when the test left connections open."""
+    name = f"t_{secrets.token_hex(6)}"
+    _execute(postgres_server, f"CREATE DATABASE {name} STRATEGY file_copy")
+    yield _url_of(postgres_server, name)
+    _execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def database_url(postgres_server: str, ledger_template: str) -> Generator[str]:
+    """A ledger of its own, an installation like no other; dropped as the empty one is."""
+    name = f"t_{secrets.token_hex(6)}"
+    _execute(postgres_server, f"CREATE DATABASE {name} TEMPLATE {ledger_template} STRATEGY file_copy")
+    url = _url_of(postgres_server, name)
+    _execute(url, "UPDATE evals.installation SET id = gen_random_uuid()")
+    yield url
     _execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
 
 
@@ -85,6 +121,10 @@ def settings(state_dir: Path, database_url: str) -> Settings:
     worlds = state_dir / "worlds_src"
     worlds.mkdir()
     return Settings(state_dir=state_dir, worlds_dir=worlds, postgres_url=database_url)
+
+
+def _url_of(server: str, database: str) -> str:
+    return server.replace("@/evals?", f"@/{database}?")
 
 
 def _execute(url: str, *statements: str) -> None:

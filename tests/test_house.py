@@ -9,15 +9,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from support import source as package_source
+from support.source import ROOT
 
-import eval_pipeline
-
-ROOT = Path(eval_pipeline.__file__).parent
 NAME = "eval_pipeline"
 
 FREE = {"errors", "settings", "host"}
@@ -38,20 +36,22 @@ LONGER_FILES = {"store/postgres_cluster.py": 410}
 
 
 @functools.cache
-def sources() -> dict[str, ast.Module]:
-    """Path below the package -> its syntax tree. Migrations are data: Alembic runs them by path."""
-    paths = [path for path in sorted(ROOT.rglob("*.py")) if "migrations" not in path.parts]
-    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in paths}
+def sources() -> dict[str, list[ast.AST]]:
+    """Path below the package -> the nodes of its tree. Migrations are data: Alembic runs them by path."""
+    return {path: nodes for path, nodes in package_source.sources().items() if "migrations" not in Path(path).parts}
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
+@functools.cache
+def imports(path: str) -> list[tuple[str, int]]:
     """Every module named in an import, wherever it stands, with its line."""
-    for node in ast.walk(tree):
+    found: list[tuple[str, int]] = []
+    for node in sources()[path]:
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            yield node.module or "", node.lineno
+            found.append((node.module or "", node.lineno))
+    return found
 
 
 def package(path: str) -> str:
@@ -61,8 +61,8 @@ def package(path: str) -> str:
 def edges() -> dict[tuple[str, str], str]:
     """(importing package, imported package) -> one place where it stands."""
     found: dict[tuple[str, str], str] = {}
-    for path, tree in sources().items():
-        for module, line in imports(tree):
+    for path in sources():
+        for module, line in imports(path):
             if module.startswith(f"{NAME}."):
                 found.setdefault((package(path), module.split(".")[1]), f"{path}:{line}")
     return {pair: where for pair, where in found.items() if pair[0] != pair[1] and pair[1] not in FREE}
@@ -94,7 +94,7 @@ def test_no_package_is_in_a_circle() -> None:
 
 
 def users(library: str) -> set[str]:
-    return {path for path, tree in sources().items() for module, _ in imports(tree) if module.split(".")[0] == library}
+    return {path for path in sources() for module, _ in imports(path) if module.split(".")[0] == library}
 
 
 def test_dagster_is_only_where_it_is_driven() -> None:
@@ -129,9 +129,9 @@ def test_the_domain_is_pure() -> None:
         "random",
         "time",
     }
-    for path, tree in sources().items():
+    for path in sources():
         if path.startswith("domain/"):
-            assert {module.split(".")[0] for module, _ in imports(tree)} <= allowed, path
+            assert {module.split(".")[0] for module, _ in imports(path)} <= allowed, path
 
 
 def _modules_after(code: str, **environ: str) -> set[str]:
@@ -193,8 +193,8 @@ ENVIRONMENT = {
 def test_the_environment_is_read_in_known_places() -> None:
     found = {
         path
-        for path, tree in sources().items()
-        for node in ast.walk(tree)
+        for path, nodes in sources().items()
+        for node in nodes
         if (isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv", "putenv"))
         or (isinstance(node, ast.ImportFrom) and node.module == "os" and any("env" in alias.name for alias in node.names))
     }
@@ -210,8 +210,8 @@ def test_files_are_short() -> None:
 def test_functions_are_short() -> None:
     long = {
         f"{path}:{node.lineno} {node.name}": length
-        for path, tree in sources().items()
-        for node in ast.walk(tree)
+        for path, nodes in sources().items()
+        for node in nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (length := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION_MAX_LINES
     }
@@ -228,8 +228,8 @@ def test_nothing_is_left_for_later() -> None:
 
 def test_exceptions_are_not_swallowed() -> None:
     """`except Exception` says why (BLE001), and nothing passes over one silently unless it names what it passes over."""
-    for path, tree in sources().items():
-        for node in ast.walk(tree):
+    for path, nodes in sources().items():
+        for node in nodes:
             if isinstance(node, ast.ExceptHandler) and node.type is None:
                 raise AssertionError(f"{path}:{node.lineno}: a bare except")
             if isinstance(node, ast.ExceptHandler) and all(isinstance(child, ast.Pass) for child in node.body):
@@ -240,9 +240,9 @@ def _decorated(*names: str) -> set[str]:
     """Functions in defs/ with one of Dagster's decorators."""
     return {
         node.name
-        for path, tree in sources().items()
+        for path, nodes in sources().items()
         if path.startswith("defs/")
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.FunctionDef)
         for decorator in node.decorator_list
         if ast.unparse(decorator).partition("(")[0].removeprefix("dg.") in names
@@ -251,9 +251,7 @@ def _decorated(*names: str) -> set[str]:
 
 def _listed(kind: str) -> set[str]:
     (call,) = [
-        node
-        for node in ast.walk(sources()["definitions.py"])
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "dg.Definitions"
+        node for node in sources()["definitions.py"] if isinstance(node, ast.Call) and ast.unparse(node.func) == "dg.Definitions"
     ]
     (found,) = [keyword.value for keyword in call.keywords if keyword.arg == kind] or [ast.List(elts=[])]
     assert isinstance(found, ast.List), f"{kind} must be an explicit list"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
+from support.source import dotted, sources
 
-import eval_pipeline
-
-ROOT = Path(eval_pipeline.__file__).parent
 OBJECTS = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "xmlrpc", "jsonpickle"}
 # Of PyYAML: what makes plain values only, or none
 YAML = {
@@ -44,30 +41,25 @@ SQL = {"execute", "exec_driver_sql", "executemany", "literal_column", "copy_expe
 CHOSEN_SQL = {"store/artifact_refs.py": 1}
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(ROOT.rglob("*.py")):
-        yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
-
-
-def loads_objects(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def loads_objects(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         yield from (name for name in names if name.split(".")[0] in OBJECTS)
 
 
-def runs_text(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def runs_text(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
+            name = dotted(node.func)
             if name in ("eval", "exec", "os.system", "os.popen", "subprocess.getoutput"):
                 yield name
             if name.startswith("subprocess.") and any(word.arg == "shell" for word in node.keywords):
                 yield f"{name}(shell=...)"
 
 
-def trusts_yaml(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def trusts_yaml(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if (
             isinstance(node, ast.Attribute)
             and isinstance(node.value, ast.Name)
@@ -75,7 +67,7 @@ def trusts_yaml(tree: ast.AST) -> Iterator[str]:
             and node.attr not in YAML
         ):
             yield f"yaml.{node.attr}"
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("yaml.compose", "yaml.parse"):
+        if isinstance(node, ast.Call) and dotted(node.func) in ("yaml.compose", "yaml.parse"):
             given = [*node.args[1:], *(word.value for word in node.keywords)]
             if not any("SafeLoader" in ast.unparse(one) or ast.unparse(one) == "_Loader" for one in given):
                 yield ast.unparse(node)
@@ -83,12 +75,12 @@ def trusts_yaml(tree: ast.AST) -> Iterator[str]:
             yield ast.unparse(node)
 
 
-def builds_sql(tree: ast.AST) -> Iterator[str]:
+def builds_sql(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Calls that take SQL as text, with text that is put together from what is known only when it runs."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Call) or not node.args:
             continue
-        name = ast.unparse(node.func)
+        name = dotted(node.func)
         takes_sql = name in ("sa.text", "sqlalchemy.text", "text") or name.split(".")[-1] in SQL
         if takes_sql and _put_together(node.args[0]):
             yield ast.unparse(node)[:100]
@@ -118,19 +110,19 @@ def _constant(node: ast.expr) -> bool:
 
 
 def test_no_objects_are_loaded_from_data() -> None:
-    assert {path: found for path, tree in sources() if (found := list(loads_objects(tree)))} == {}
+    assert {path: found for path, nodes in sources().items() if (found := list(loads_objects(nodes)))} == {}
 
 
 def test_no_text_is_run_as_code_or_by_a_shell() -> None:
-    assert {path for path, tree in sources() if list(runs_text(tree))} == CODE
+    assert {path for path, nodes in sources().items() if list(runs_text(nodes))} == CODE
 
 
 def test_yaml_makes_plain_values() -> None:
-    assert {path: found for path, tree in sources() if (found := list(trusts_yaml(tree)))} == {}
+    assert {path: found for path, nodes in sources().items() if (found := list(trusts_yaml(nodes)))} == {}
 
 
 def test_sql_takes_what_it_is_about_as_parameters() -> None:
-    assert {path: len(found) for path, tree in sources() if (found := list(builds_sql(tree)))} == CHOSEN_SQL
+    assert {path: len(found) for path, nodes in sources().items() if (found := list(builds_sql(nodes)))} == CHOSEN_SQL
 
 
 @pytest.mark.parametrize(
@@ -150,5 +142,5 @@ def test_sql_takes_what_it_is_about_as_parameters() -> None:
         (builds_sql, "c.execute('select {}'.format(x))"),
     ],
 )
-def test_these_looks_see(look: Callable[[ast.Module], Iterable[object]], code: str) -> None:
-    assert list(look(ast.parse(code))) != []
+def test_these_looks_see(look: Callable[[Sequence[ast.AST]], Iterable[object]], code: str) -> None:
+    assert list(look(list(ast.walk(ast.parse(code))))) != []

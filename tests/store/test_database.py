@@ -66,16 +66,16 @@ def differences(url: str) -> list[object]:
         )
 
 
-def test_the_migrations_make_the_schema(database_url: str) -> None:
-    with opened(database_url) as database:
+def test_the_migrations_make_the_schema(empty_database_url: str) -> None:
+    with opened(empty_database_url) as database:
         database.migrate()
-        assert differences(database_url) == []
+        assert differences(empty_database_url) == []
         database.run(lambda c: c.execute(sa.text(f"alter table {SCHEMA}.limits add column extra int, alter value type bigint")))
-        assert len(differences(database_url)) == 2  # it does see them
+        assert len(differences(empty_database_url)) == 2  # it does see them
 
 
-def test_migrating_again_changes_nothing(database_url: str) -> None:
-    with opened(database_url) as database:
+def test_migrating_again_changes_nothing(empty_database_url: str) -> None:
+    with opened(empty_database_url) as database:
         database.migrate()
         first = database.run(lambda c: c.execute(sa.select(installation.c.id)).scalars().all())
         database.migrate()
@@ -84,12 +84,12 @@ def test_migrating_again_changes_nothing(database_url: str) -> None:
 
 
 @pytest.mark.slow
-def test_four_processes_that_migrate_at_once(database_url: str) -> None:
-    running = [subprocess.Popen([sys.executable, "-c", MIGRATE, database_url], stderr=subprocess.PIPE) for _ in range(4)]
+def test_four_processes_that_migrate_at_once(empty_database_url: str) -> None:
+    running = [subprocess.Popen([sys.executable, "-c", MIGRATE, empty_database_url], stderr=subprocess.PIPE) for _ in range(4)]
     ended = [(process.communicate(timeout=60)[1], process.returncode) for process in running]
     assert all(code == 0 for _, code in ended), ended
-    with opened(database_url) as database:
-        assert differences(database_url) == []
+    with opened(empty_database_url) as database:
+        assert differences(empty_database_url) == []
         assert database.run(lambda c: c.execute(sa.select(sa.func.count()).select_from(installation)).scalar()) == 1
 
 
@@ -128,16 +128,15 @@ def test_a_living_engine_hinders_nobody_when_no_upgrade_is_due(database_url: str
 
 def test_a_ledger_from_the_future_is_said_to_be_one(database_url: str) -> None:
     with opened(database_url) as database:
-        database.migrate()
         database.run(lambda c: c.execute(sa.text(f"update {SCHEMA}.{VERSION_TABLE} set version_num = '9999'")))
         with pytest.raises(Exception, match="9999"):
             database.migrate()
 
 
 @pytest.fixture
-def role(database_url: str) -> Generator[str]:
+def role(empty_database_url: str) -> Generator[str]:
     """A role that may make a schema in this database and nothing else."""
-    with opened(database_url) as owner:
+    with opened(empty_database_url) as owner:
         name = f"r_{owner.engine.url.database}"
         for statement in ("create role {}", f"grant create on database {owner.engine.url.database} to {{}}"):
             owner.run(lambda c, statement=statement: c.execute(sa.text(statement.format(name))))
@@ -147,9 +146,9 @@ def role(database_url: str) -> Generator[str]:
 
 
 @pytest.mark.parametrize("named", ["evals", "other"])
-def test_roles_named_like_the_schema_and_otherwise(database_url: str, role: str, named: str) -> None:
+def test_roles_named_like_the_schema_and_otherwise(empty_database_url: str, role: str, named: str) -> None:
     """The one's search path leads into the ledger's schema, the other's does not; the version table is found by both."""
-    with opened(database_url) as database:
+    with opened(empty_database_url) as database:
         assert database.engine.url.username == "evals"  # the embedded server's own role
         if named == "other":
 
@@ -158,11 +157,11 @@ def test_roles_named_like_the_schema_and_otherwise(database_url: str, role: str,
 
             event.listen(database.engine, "begin", become)
         database.migrate()
-    with opened(database_url) as database:
+    with opened(empty_database_url) as database:
         database.migrate()
         path = database.run(lambda c: c.execute(sa.text("select current_schema()")).scalar())
         assert path == SCHEMA
-        assert differences(database_url) == []
+        assert differences(empty_database_url) == []
 
 
 def test_mistakes_are_not_outages(database_url: str) -> None:
