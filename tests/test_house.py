@@ -104,8 +104,15 @@ def test_dagster_is_only_where_it_is_driven() -> None:
 
 
 def test_the_launcher_and_the_home_import_no_dagster_when_they_are_imported() -> None:
-    """The command line and worker processes import them."""
+    """The command line imports the one, and each worker process of an engine the other."""
     assert _modules_after(f"import {NAME}.defs.launcher, {NAME}.defs.home").isdisjoint({"dagster"})
+    assert _modules_after(f"import {NAME}.defs.launcher").isdisjoint({"dagster", "sqlalchemy", "pydantic"})
+
+
+def test_who_only_looks_at_the_ledger_loads_no_statistics_and_no_migrations() -> None:
+    code = f"import {NAME}.cli.experiment_run, {NAME}.cli.experiment_report, {NAME}.analysis.load_tables, {NAME}.store.records"
+    assert _modules_after(code).isdisjoint({"alembic", "numpy", "scipy", "pandas"})
+    assert _modules_after(f"import {NAME}.runner.readers").isdisjoint({"openpyxl", "numpy", "sqlalchemy"})
 
 
 def test_modal_and_boto3_are_only_behind_their_ports() -> None:

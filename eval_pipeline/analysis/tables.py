@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from eval_pipeline.analysis.human import HUMAN_VERSION
 from eval_pipeline.analysis.origin import Origin, origins
-from eval_pipeline.analysis.stats import CriterionVerdict, cell_value, critical_ok, pass_cell, score_cell, score_groups
+from eval_pipeline.analysis.stat_scores import CriterionVerdict, cell_value, critical_ok, pass_cell, score_cell, score_groups
 from eval_pipeline.domain.budget import cost_over_usd
 from eval_pipeline.domain.cell import CellState, Outcome
 from eval_pipeline.domain.failure import Failure, failure_of

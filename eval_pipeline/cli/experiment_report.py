@@ -44,7 +44,7 @@ def report(
 
     Only the cells that were asked for decide the exit code.
     """
-    from eval_pipeline.analysis.load import load_table
+    from eval_pipeline.analysis.load_tables import load_tables
     from eval_pipeline.analysis.standing import alarms, expected
     from eval_pipeline.analysis.tables import count_failures
     from eval_pipeline.cli.progress import failures_line, loud, outcomes_line
@@ -60,7 +60,7 @@ def report(
         "n_open": row.n_cells - tally.n_done - n_failed,
         "resumed": asked.resumed,
         "moved": asked.moved,
-        "failures": count_failures(load_table(records, row)),
+        "failures": count_failures(load_tables(records, row).decided),
     }
     n_wanted = len(asked.keys) or row.n_cells
     done = records.views.keys(row.id, [CellState.DONE])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
-from eval_pipeline.analysis.leaderboard import Leaderboard
 from eval_pipeline.domain.outcome import MAX_INFRA_RATE
 from eval_pipeline.runner.webhook import post
 from eval_pipeline.settings import Settings
@@ -15,6 +15,9 @@ from eval_pipeline.store.notices import Notices
 from eval_pipeline.store.records import Records
 from eval_pipeline.store.views import Tally
 from eval_pipeline.vault.delivery import SecretStatus
+
+if TYPE_CHECKING:
+    from eval_pipeline.analysis.board import Leaderboard
 
 BUDGET_SHARE = Decimal("0.8")
 MIN_INFRA_FAILURES = 2

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openpyxl.utils.cell import get_column_letter
-
 from eval_pipeline.domain.world_compare import differences, text_diff
 from eval_pipeline.domain.world_diff import NOTHING_SEEN, CellChange, DocumentChange, FileChange, NoteChange, printable
 from eval_pipeline.scoring.documents import SUFFIXES, Extract, Unreadable, suffix_of
@@ -101,6 +99,8 @@ def _plain(data: bytes) -> str:
 
 
 def _cells(old: dict[str, list[list[Cell]]], new: dict[str, list[list[Cell]]]) -> tuple[tuple[CellChange, ...], int]:
+    from openpyxl.utils.cell import get_column_letter  # 0.2 s, and few worlds have a workbook that changes
+
     before, after = dict(_filled(old)), dict(_filled(new))
     found = [key for key, _ in differences(before, after)]
     places = {key: f"{printable(key[0])}!{get_column_letter(int(key[1][7:]))}{int(key[1][:7])}" for key in found[:MAX_CELLS]}

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import alembic.autogenerate
+import alembic.config
 import alembic.migration
+import alembic.script
 import pytest
 import sqlalchemy as sa
 from hypothesis import given
@@ -23,9 +25,10 @@ from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 from support.ledgers import HERE, Books
 
+import eval_pipeline.store.database as database_module
 from eval_pipeline.errors import LedgerUnavailable
 from eval_pipeline.settings import Settings
-from eval_pipeline.store.database import VERSION_TABLE, Database, storable, storable_json
+from eval_pipeline.store.database import VERSION_TABLE, Database, newest_revision, storable, storable_json
 from eval_pipeline.store.postgres import embedded_server, restart_if_down, server_status
 from eval_pipeline.store.schema import SCHEMA, installation, limits, metadata
 
@@ -72,6 +75,12 @@ def test_the_migrations_make_the_schema(empty_database_url: str) -> None:
         assert differences(empty_database_url) == []
         database.run(lambda c: c.execute(sa.text(f"alter table {SCHEMA}.limits add column extra int, alter value type bigint")))
         assert len(differences(empty_database_url)) == 2  # it does see them
+
+
+def test_the_newest_revision_is_the_one_that_alembic_goes_to() -> None:
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(Path(database_module.__file__).parent / "migrations"))
+    assert alembic.script.ScriptDirectory.from_config(config).get_heads() == [newest_revision()]
 
 
 def test_migrating_again_changes_nothing(empty_database_url: str) -> None:

@@ -21,7 +21,7 @@ PYTHON = "opt/python"
 PREFIX = "host-"
 _FORMAT = 1
 _VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
-_LEFT_OUT = shutil.ignore_patterns("test", "tests", "idlelib", "turtledemo", "ensurepip", "site-packages", "__pycache__", "*.a")
+_LEFT_OUT = shutil.ignore_patterns("test", "tests", "idlelib", "turtledemo", "ensurepip", "site-packages", "*.opt-?.pyc", "*.a")
 
 
 def key(places: Places, requirements: bytes | None) -> str:
@@ -65,8 +65,8 @@ def _fill(root: Path, requirements: bytes | None) -> None:
     if requirements is not None:
         _install(site, requirements)
     _make_venv(root / VENV, home, site)
-    compiled = compileall.compile_dir(root, quiet=2, workers=1, stripdir=str(root), prependdir="/")
-    del compiled  # a wheel may carry files of another Python's syntax
+    # What the interpreter has compiled came along and is passed over. A wheel may carry files of another Python's syntax: no failure
+    _ = compileall.compile_dir(root, quiet=2, workers=1, stripdir=str(root), prependdir="/")
 
 
 def _copy_interpreter(base: Path, target: Path) -> None:
