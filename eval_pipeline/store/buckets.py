@@ -44,10 +44,14 @@ class Bucket:
 
     def _take(self) -> float:
         """Seconds until the token that was taken is there."""
+        (wait_s,) = self._database.run(lambda c: self.take_in(c, 1))
+        return wait_s
+
+    def take_in(self, c: sa.Connection, n: int) -> list[float]:
+        """Takes n tokens in a transaction of the caller's, which holds the bucket till its end: seconds until each of them is there."""
         now = sa.func.clock_timestamp()
         refilled = self._refilled(now)
-        first = {"name": self._name, "tokens": self._burst - 1, "counted_at": now}
-        change = insert(buckets).values(first)
-        change = change.on_conflict_do_update(index_elements=["name"], set_={"tokens": refilled - 1, "counted_at": now})
-        left = self._database.run(lambda c: c.execute(change.returning(buckets.c.tokens)).scalar_one())
-        return max(0.0, -left / self._per_s)
+        change = insert(buckets).values(name=self._name, tokens=self._burst - n, counted_at=now)
+        change = change.on_conflict_do_update(index_elements=["name"], set_={"tokens": refilled - n, "counted_at": now})
+        left = c.execute(change.returning(buckets.c.tokens)).scalar_one()
+        return [max(0.0, -(left + later) / self._per_s) for later in reversed(range(n))]

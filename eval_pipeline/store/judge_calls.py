@@ -1,47 +1,18 @@
-"""The calls of judges: what each may cost is held before it is made, and how many are made at once is counted here."""
+"""The calls of judges that were made, what they cost, and how many may be made. They are made in judge_turns.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from eval_pipeline.errors import BudgetExceeded
-from eval_pipeline.store.database import Database, storable
-from eval_pipeline.store.schema import experiments, judge_calls, judge_requests, limits
-from eval_pipeline.store.spending import require_month
+from eval_pipeline.store.database import Database
+from eval_pipeline.store.schema import judge_calls, judge_requests, limits
 
 CALLS, CALLS_PER_MINUTE = "judge calls", "judge calls per minute"
-_SPARE_S = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallIntent:
-    """pool: whose limits it counts against. deadline_s: how long somebody waits for it, at most."""
-
-    experiment_id: str
-    cell_key: str
-    criterion: str
-    request_digest: str
-    judge_version: str
-    pool: str
-    reserve_usd: Decimal
-    deadline_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallEnd:
-    """cost_usd None: not known, and what was held stays held. usage None: not told."""
-
-    status: str
-    error: str | None
-    usage: dict[str, Any] | None
-    cost_usd: Decimal | None
-    latency_s: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,50 +29,6 @@ class JudgeSpend:
 class JudgeCalls:
     def __init__(self, database: Database) -> None:
         self._database = database
-
-    def begin(self, intent: CallIntent) -> int | None:
-        """Write the intent and hold its money; the call's id. None: as many as may be are being made. Raises BudgetExceeded."""
-        return self._database.run(lambda c: self._begin(c, intent))
-
-    def _begin(self, c: sa.Connection, intent: CallIntent) -> int | None:
-        c.execute(sa.text("select pg_advisory_xact_lock(hashtextextended(:pool, 0))"), {"pool": f"judge {intent.pool}"})
-        waited_for = judge_calls.c.ended_at.is_(None) & (judge_calls.c.deadline_at > sa.func.clock_timestamp())
-        count = sa.select(sa.func.count()).select_from(judge_calls).where(judge_calls.c.pool == intent.pool, waited_for)
-        if c.execute(count).scalar_one() >= _limit(c, CALLS, intent.pool):
-            return None
-        held = experiments.c.committed_usd + intent.reserve_usd
-        row = c.execute(
-            sa.update(experiments)
-            .where(
-                experiments.c.id == intent.experiment_id, experiments.c.budget_usd.is_(None) | (held <= experiments.c.budget_usd)
-            )
-            .values(committed_usd=held)
-            .returning(experiments.c.id)
-        ).first()
-        if row is None:
-            raise BudgetExceeded(
-                f"{intent.experiment_id}: the budget has no room for the next call of its judge, which holds {intent.reserve_usd:f} USD",
-                hint="raise budget.cost_usd in the experiment's file and run it again, then `evals score`",
-            )
-        require_month(c, intent.experiment_id, intent.reserve_usd)
-        deadline = sa.func.clock_timestamp() + sa.func.make_interval(0, 0, 0, 0, 0, 0, intent.deadline_s + _SPARE_S)
-        values = {**intent.__dict__, "reserved_usd": intent.reserve_usd, "deadline_at": deadline}
-        del values["reserve_usd"], values["deadline_s"]
-        return c.execute(insert(judge_calls).values(values).returning(judge_calls.c.id)).scalar_one()
-
-    def end(self, call: int, how: CallEnd) -> None:
-        """The first end of a call stands. A known cost replaces what was held."""
-
-        def work(c: sa.Connection) -> None:
-            values = {**how.__dict__, "error": storable(how.error), "ended_at": sa.func.clock_timestamp()}
-            change = sa.update(judge_calls).where(judge_calls.c.id == call, judge_calls.c.ended_at.is_(None)).values(values)
-            ended = c.execute(change.returning(judge_calls.c.experiment_id, judge_calls.c.reserved_usd)).first()
-            if ended is not None and how.cost_usd is not None:
-                settled = experiments.c.committed_usd + how.cost_usd - ended.reserved_usd
-                mine = experiments.c.id == ended.experiment_id
-                c.execute(sa.update(experiments).where(mine).values(committed_usd=settled))
-
-        self._database.run(work)
 
     def limit(self, name: str, pool: str) -> int:
         return self._database.run(lambda c: _limit(c, name, pool))

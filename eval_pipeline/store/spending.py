@@ -44,9 +44,14 @@ class Month:
     confirm_above_usd: Decimal | None
 
 
+def month_has_room(c: sa.Connection, more_usd: Decimal) -> bool:
+    """Holds the month's row, if there is a cap, until the transaction ends; the experiment's must be held already."""
+    return c.execute(_HAS_ROOM, {"more": more_usd}).scalar_one()
+
+
 def require_month(c: sa.Connection, who: str, more_usd: Decimal) -> None:
-    """Holds the month's row until the transaction ends; the experiment's must be held already. Raises BudgetExceeded."""
-    if c.execute(_HAS_ROOM, {"more": more_usd}).scalar_one():
+    """As `month_has_room`. Raises BudgetExceeded."""
+    if month_has_room(c, more_usd):
         return
     month = _month(c)
     raise BudgetExceeded(

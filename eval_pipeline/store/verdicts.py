@@ -41,13 +41,8 @@ class Verdicts:
 
     def add(self, rows: Sequence[VerdictRow]) -> None:
         """Rows that are there already stay as they are."""
-        values = [
-            {**row.__dict__, "reason": storable(row.reason), "quotes": storable_json(list(row.quotes)) or None}
-            # In one order for all: who adds the same ones in another would wait for each other
-            for row in sorted(rows, key=lambda row: (row.request_digest, row.judge_version, row.vote))
-        ]
-        if values:
-            self._database.step(_ADD, {"rows": values})
+        if rows:
+            self._database.step(_ADD, {"rows": _values(rows)})
 
     def of_bundles(self, bundles: Iterable[str]) -> dict[str, VerdictRow]:
         """By request digest the vote that counts: the first that is ok, else the last that failed."""
@@ -67,6 +62,20 @@ class Verdicts:
         for row in self._database.run(lambda c: c.execute(query).all()):
             found.setdefault(row.request_digest, []).append(_verdict(row))
         return found
+
+
+def add_verdicts(c: sa.Connection, rows: Sequence[VerdictRow]) -> None:
+    """As `Verdicts.add`, in a transaction of the caller's."""
+    if rows:
+        c.execute(_ADD, {"rows": _values(rows)})
+
+
+def _values(rows: Sequence[VerdictRow]) -> list[dict[str, Any]]:
+    """In one order for all: who adds the same ones in another would wait for each other."""
+    return [
+        {**row.__dict__, "reason": storable(row.reason), "quotes": storable_json(list(row.quotes)) or None}
+        for row in sorted(rows, key=lambda row: (row.request_digest, row.judge_version, row.vote))
+    ]
 
 
 def _verdict(row: sa.Row[Any]) -> VerdictRow:

@@ -18,7 +18,7 @@ from eval_pipeline.domain.budget import SandboxTerms
 from eval_pipeline.domain.cell import AttemptResult, Outcome
 from eval_pipeline.domain.lock import RunLock
 from eval_pipeline.errors import BudgetExceeded, FenceLost
-from eval_pipeline.store.judge_calls import CallEnd, CallIntent, JudgeCalls
+from eval_pipeline.store.judge_turns import CallEnd, CallIntent, Ended, JudgeTurns
 from eval_pipeline.store.ledger import Claim, OpenAttempt
 from eval_pipeline.store.schema import attempts
 from eval_pipeline.store.spending import Spending
@@ -121,15 +121,17 @@ def test_an_orphan_holds_its_money_until_somebody_ends_it(books: Books) -> None:
 
 def test_a_cap_counts_everything_of_its_month_and_nothing_of_another(books: Books) -> None:
     one, two = books.experiment(3, name="x"), books.experiment(3, name="y")
-    spending, calls = Spending(books.database), JudgeCalls(books.database)
+    spending = Spending(books.database)
+    turns = JudgeTurns(books.database, two.experiment_id, judge_version="v", pool="p", per_minute=6000, deadline_s=9)
     claims = books.ledger.claim(books.engine(), [*keys(one), *keys(two)], HERE.place)
     attempt = begin(books, claims[0])
     books.finish(claims[0], attempt, cost_usd=Decimal("0.03"))
     books.ledger.sandbox_ended(attempt.id, 10.0)
-    intent = CallIntent(experiment_id=two.experiment_id, cell_key="c", criterion="k", request_digest="d", judge_version="v", pool="p", reserve_usd=Decimal("0.5"), deadline_s=9)  # fmt: skip
-    call = calls.begin(intent)
-    assert call is not None
-    calls.end(call, CallEnd(status="ok", error=None, usage=None, cost_usd=Decimal("0.07"), latency_s=1.0))
+    intent = CallIntent(cell_key="c", criterion="k", request_digest="d", vote=0, reserve_usd=Decimal("0.5"))
+    (begun,) = turns.take([], [intent])
+    end = CallEnd(status="ok", error=None, usage=None, cost_usd=Decimal("0.07"), latency_s=1.0)
+    assert begun.call is not None
+    turns.take([Ended(call=begun.call, end=end, verdict=None)], [])
     assert spending.month().committed_usd == Decimal("0.11")
     assert {row["experiment"]: row["committed_usd"] for row in spending.by_experiment()} == {
         one.experiment_id: Decimal("0.04"),
@@ -143,8 +145,7 @@ def test_a_cap_counts_everything_of_its_month_and_nothing_of_another(books: Book
     ) as caught:
         begin(books, claims[2])
     assert "evals budget --monthly-cap" in (caught.value.hint or "")
-    with pytest.raises(BudgetExceeded, match="this installation's cap"):
-        calls.begin(intent)
+    assert "this installation's cap" in str(turns.take([], [intent])[0].refused)
     assert books.row(claims[2].key).state == "open"
     # what began 40 days ago is settled in its own month
     past = sa.func.now() - timedelta(days=40)
