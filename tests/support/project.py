@@ -14,6 +14,7 @@ from typing import Any
 from zlib import crc32
 
 import yaml
+from support import forked_cli
 
 EVALS = [sys.executable, "-m", "eval_pipeline.cli"]
 
@@ -94,9 +95,7 @@ class Project:
 
     def evals(self, *args: str, check: bool = True, timeout_s: float = 120) -> Any:
         """The `data` of a `--json` call; with check=False the whole envelope with `exit_code`."""
-        done = subprocess.run(
-            [*EVALS, *args, "--json"], env=self.env, cwd=self.root, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+        done = forked_cli.evals([*args, "--json"], self.env, self.root, timeout_s)
         try:
             envelope = json.loads(done.stdout)
         except ValueError:
