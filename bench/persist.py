@@ -1,11 +1,14 @@
 """What it costs to persist one large output: from a sandbox into the store, read by a worker process, on both backends.
 
-    python bench/persist.py [--mib 1024] [--backend local|modal|both] [--secrets 5]
+    python bench/persist.py [--mib 1024] [--backend local|modal|both] [--secrets 5] [--text random|english]
 
 Prints one JSON line. *_rss_peak_mib: above what the process had before; the worker is the one that reads. temp_disk_mib: the most that
-lay in the scratch directory and in the store's unfinished files at once, beside the stored bundle. cpu_s: of the engine and its worker;
-reading_cpu_s: of reading the stored transcript once. The transcript hardly compresses,
-and holds a line of 100 MB, NUL bytes, half a line and lone surrogates. The loopback Modal needs root, and runs in a process of its own.
+lay in the scratch directory and in the store's unfinished files at once, beside the stored bundle. cpu_s: of the engine (engine_cpu_s)
+and its workers; mb_s_per_cpu: transcript bytes by that. floor_cpu_s: of nothing but to read such a transcript, to take its SHA-256, to compress it and
+to write that durably where the store is; cpu_over_floor: the ratio. floor_mb_s: what the disk gave it. reading_cpu_s: of reading the
+stored transcript once. A random transcript hardly compresses; an english one holds messages, tool calls and their results from the texts
+of Python's library, each with a usage line. Both hold a line of 100 MB, NUL bytes, half a line and lone surrogates. The loopback Modal
+needs root, and runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import json
 import multiprocessing
 import os
 import resource
+import shutil
 import sys
 import tempfile
 import threading
@@ -26,6 +30,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from backports import zstd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -44,22 +50,44 @@ from eval_pipeline.store.records import Records, open_records
 from eval_pipeline.vault.redaction import Redactor
 
 AGENT = r"""
-import base64, hashlib, os, sys
-total, seen, usages = int(sys.argv[1]), hashlib.sha256(), 0
+import base64, glob, hashlib, json, os, random, sys
+total, seen, kind, pick = int(sys.argv[1]), hashlib.sha256(), sys.argv[2], random.Random(1)
+
+def said():
+    texts = [open(path, encoding="utf-8", errors="replace").read() for path in sorted(glob.glob(os.path.dirname(os.__file__) + "/*.py")) if os.path.isfile(path)]
+    whole = "\n".join(texts)
+    def cut(most):
+        begin = pick.randrange(len(whole) - most)
+        return whole[begin : begin + pick.randrange(20, most)]
+    n = 0
+    while True:
+        n += 1
+        call = "toolu_" + os.urandom(12).hex()
+        yield {"type": "message", "role": "assistant", "text": cut(900)}
+        yield {"type": "tool_call", "id": call, "name": "read_file", "arguments": {"path": cut(60), "offset": n}}
+        yield {"type": "tool_result", "id": call, "content": cut(8000)}
+        yield {"type": "usage", "model": "m", "input_uncached": n % 997, "cache_read": 10 * n % 99991, "output": n % 811}
+
+def random_lines():
+    for n in range(sys.maxsize):
+        yield b'{"type":"message","text":"' + base64.b64encode(os.urandom(750)) + b'"}\n'
+        if n < 1000:
+            yield b'{"type":"usage","model":"m","input_uncached":1}\n'
+
+lines = random_lines() if kind == "random" else (json.dumps(one).encode() + b"\n" for one in said())
+calls = 0
 with open("/out/transcript.jsonl", "wb") as out:
     def put(line):
         out.write(line); seen.update(line)
         return len(line)
     size = put(b'{"type":"message","text":"' + b"x" * 100_000_000 + b'"}\n')
     size += put(b'{"type":"message","text":"\x00 \\u0000 \\ud800"}\n')
-    while size < total - 2000:
-        text = base64.b64encode(os.urandom(750))
-        size += put(b'{"type":"message","text":"' + text + b'"}\n')
-        if usages < 1000:
-            usages += 1
-            size += put(b'{"type":"usage","model":"m","input_uncached":1}\n')
+    while size < total - 20000:
+        line = next(lines)
+        calls += line.startswith((b'{"type":"usage"', b'{"type": "usage"'))
+        size += put(line)
     put(b'{"type":"mess')
-open("/out/result.json", "w").write('{"status": "ok", "answer": "' + seen.hexdigest() + '"}')
+open("/out/result.json", "w").write(json.dumps({"status": "ok", "answer": f"{seen.hexdigest()} {calls}"}))
 """
 
 
@@ -80,7 +108,7 @@ class Watch(threading.Thread):
             for child in multiprocessing.active_children():
                 if child.pid is not None and (now := rss_mib(child.pid)):
                     self.worker_mib = max(self.worker_mib, now - self._first.setdefault(child.pid, now))
-            self.disk_mib = max(self.disk_mib, sum(map(used_mib, self._folders)))
+            self.disk_mib = max(self.disk_mib, used_mib(*self._folders))
 
     def stop(self) -> None:
         self._end.set()
@@ -94,16 +122,22 @@ def rss_mib(pid: int) -> float:
         return 0.0
 
 
-def used_mib(folder: Path) -> float:
-    """Open files without a name, of this process, count as well."""
-    return sum(size_mib(path) for path in [*folder.rglob("*"), *_deleted_below(folder)])
+def used_mib(*folders: Path) -> float:
+    """Open files without a name, of this process, count as well; a file with two names counts once."""
+    every = [
+        found
+        for folder in folders
+        for path in [*folder.rglob("*"), *_deleted_below(folder)]
+        if (found := _status(path)) is not None
+    ]
+    return sum({(one.st_dev, one.st_ino): one.st_blocks * 512 / 2**20 for one in every}.values())
 
 
-def size_mib(path: Path) -> float:
+def _status(path: Path) -> os.stat_result | None:
     try:
-        return path.stat().st_blocks * 512 / 2**20
+        return path.stat()
     except OSError:
-        return 0.0  # gone since
+        return None  # gone since
 
 
 def _deleted_below(folder: Path) -> Iterator[Path]:
@@ -124,7 +158,7 @@ def books(state: Path) -> Iterator[tuple[Records, ExperimentRow]]:
         yield records, records.ledger.experiment(run.experiment_id)
 
 
-async def persist(name: str, backend: Backend, state: Path, n_bytes: int, secrets: dict[str, str]) -> dict[str, Any]:
+async def persist(name: str, backend: Backend, state: Path, n_bytes: int, text: str, secrets: dict[str, str]) -> dict[str, Any]:
     world = state / "world"
     world.mkdir(mode=0o755, exist_ok=True)
     spec = SandboxSpec(
@@ -136,7 +170,7 @@ async def persist(name: str, backend: Backend, state: Path, n_bytes: int, secret
         resources=Resources(disk_mib=4096),
     )
     sandbox = await backend.get_or_create(spec)
-    await sandbox.start("agent", ["/usr/bin/python3", "/run/evals/agent.py", str(n_bytes)], env={}, workdir="/out")
+    await sandbox.start("agent", ["/usr/bin/python3", "/run/evals/agent.py", str(n_bytes), text], env={}, workdir="/out")
     while (ended := await sandbox.state("agent")).phase is Phase.RUNNING:
         await asyncio.sleep(0.2)
     assert ended.exit_code == 0, await sandbox.logs("agent")
@@ -161,19 +195,32 @@ async def persist(name: str, backend: Backend, state: Path, n_bytes: int, secret
             persisted = await persister.read(kept, experiment, key)
         took_s = time.monotonic() - began
         watch.stop()
+        engine_cpu_s = cpu_s() - used
+        used = engine_cpu_s + sum(process_cpu_s(one.pid) for one in multiprocessing.active_children())
         persister.close()
-        used = cpu_s() - used  # a worker's counts once it has ended
     await sandbox.terminate()
     await backend.aclose()
     reading = cpu_s()
-    n_stored = transcript_bytes(store, persisted.bundle, str(persisted.result.answer))
+    digest, calls = str(persisted.result.answer).split()
+    n_stored = transcript_bytes(store, persisted.bundle, digest)
     reading = cpu_s() - reading
-    assert (persisted.calls, persisted.evidence["bad_lines"]) == (1000, 2), persisted.evidence
+    assert (persisted.calls, persisted.evidence["bad_lines"]) == (int(calls), 2), persisted.evidence
+    stored_bytes = store.put_file(next((state / f"artifacts-{name}").rglob(persisted.bundle))).size_bytes
+    floor_cpu_s, floor_s = floor(store, persisted.bundle, state)
     return {
+        "text": text,
         "bytes": n_stored,
         "secrets": len(secrets),
         "mb_s": round(n_stored / 1e6 / took_s, 1),
+        "mb_s_per_cpu": round(n_stored / 1e6 / used),
+        "cpu_over_floor": round(used / floor_cpu_s, 2),
+        "floor_mb_s_per_cpu": round(n_stored / 1e6 / floor_cpu_s),
+        "floor_mb_s": round(n_stored / 1e6 / floor_s, 1),
+        "stored_ratio": round(stored_bytes / n_stored, 3),
+        "calls": persisted.calls,
         "cpu_s": round(used, 2),
+        "engine_cpu_s": round(engine_cpu_s, 2),
+        "floor_cpu_s": round(floor_cpu_s, 2),
         "reading_cpu_s": round(reading, 2),
         "collect_s": round(collected_s, 1),
         "read_s": round(took_s - collected_s, 1),
@@ -184,9 +231,35 @@ async def persist(name: str, backend: Backend, state: Path, n_bytes: int, secret
 
 
 def cpu_s() -> float:
-    """Of this process and of its children that have ended."""
+    """Of this process."""
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    return times.user + times.system
+
+
+def process_cpu_s(pid: int | None) -> float:
+    """Readers are children of a server: none of them counts for this process, not even once it has ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def floor(store: LocalArtifacts, bundle: str, state: Path) -> tuple[float, float]:
+    """CPU seconds and seconds of what can't be left out."""
+    plain, packed = state / "plain", state / "packed"
+    with store.open(bundle) as stored, plain.open("wb") as copy:
+        for member, stream in bundle_members(stored):
+            if member.name == "out/transcript.jsonl" and stream is not None:
+                shutil.copyfileobj(stream, copy, 1 << 20)
+    began, used = time.monotonic(), cpu_s()
+    seen = hashlib.sha256()
+    with plain.open("rb", buffering=0) as source, packed.open("wb") as sink:
+        packer = zstd.ZstdCompressor(1)
+        while chunk := source.read(1 << 18):
+            seen.update(chunk)
+            sink.write(packer.compress(chunk))
+        sink.write(packer.flush())
+        sink.flush()
+        os.fsync(sink.fileno())
+    return cpu_s() - used, time.monotonic() - began
 
 
 def transcript_bytes(store: LocalArtifacts, bundle: str, digest: str) -> int:
@@ -207,6 +280,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--backend", choices=["local", "modal", "both"], default="both")
     parser.add_argument("--secrets", type=int, default=5, help="how many the sandbox was given; none of them is in its output")
+    parser.add_argument("--text", choices=["random", "english"], default="random")
     options = parser.parse_args()
     secrets = {f"KEY_{i}": f"sk-bench-{i:02}-{base64.urlsafe_b64encode(os.urandom(30)).decode()}" for i in range(options.secrets)}
     n_bytes = min(options.mib << 20, (1 << 30) - 4096)  # a bundle holds 1 GiB, the result included
@@ -215,11 +289,13 @@ def main() -> None:
         state = Path(folder)
         state.chmod(0o711)
         if options.backend != "modal":
-            found["local"] = asyncio.run(persist("local", LocalBackend("bench", state), state, n_bytes, secrets))
+            found["local"] = asyncio.run(persist("local", LocalBackend("bench", state), state, n_bytes, options.text, secrets))
         if options.backend != "local":
             with loopback_modal(state) as server:
                 os.environ.update(server.env)
-                found["modal"] = asyncio.run(persist("modal", modal_backend("bench", "bench", state), state, n_bytes, secrets))
+                found["modal"] = asyncio.run(
+                    persist("modal", modal_backend("bench", "bench", state), state, n_bytes, options.text, secrets)
+                )
     print(json.dumps(found))
 
 

@@ -164,10 +164,10 @@ class Layers:
                 await start_services(sandbox, manifest.services, {})
             await dump_state(sandbox, manifest)
             with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
-                path = Path(folder) / "state.tar.gz"
+                path = Path(folder) / "state.tar"
                 await sandbox.collect(path)
                 # As the state that is compared with it will be: services may keep what they were given
-                task = RedactionTask(path=path, aside=path.with_name("aside"), redactor=await asyncio.to_thread(self._redactor))
-                if task.redactor:
-                    await asyncio.to_thread(redact_bundle, task)
-                return (await asyncio.to_thread(self._store.put_file, path)).digest
+                sealed, aside = path.with_name("sealed"), path.with_name("aside")
+                redactor = await asyncio.to_thread(self._redactor)
+                await asyncio.to_thread(redact_bundle, RedactionTask(path=path, sealed=sealed, aside=aside, redactor=redactor))
+                return (await asyncio.to_thread(self._store.take_file, sealed)).digest

@@ -110,7 +110,7 @@ class AppCheck:
         assert self._layers.state is not None
         snapshot = self.services.ledger.snapshots([self.at.world_digest])[self.at.world_digest].manifest
         with tempfile.TemporaryDirectory() as folder:
-            bundle = Path(folder) / "state.tar.gz"
+            bundle = Path(folder) / "state"
             await asyncio.to_thread(self.services.store.fetch, self._layers.state, bundle)
             places = {entry.path: self.at.world_dir / entry.path for entry in snapshot.entries if entry.type == "file"}
             dumped = bundle_state(bundle, self.at.world_dir, snapshot, Path(folder) / "after")
@@ -188,7 +188,7 @@ class AppCheck:
 
     async def _output(self) -> str:
         with tempfile.TemporaryDirectory() as folder:
-            bundle = Path(folder) / "bundle.tar.gz"
+            bundle = Path(folder) / "bundle.tar"
             collected = await self._sandboxes[0].collect(bundle)
             output = await asyncio.to_thread(read_output, bundle)
         wrong = [] if output.result.status is not None else [output.result.error or "there is no result.json"]

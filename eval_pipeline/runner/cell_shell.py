@@ -98,7 +98,7 @@ async def _copy(services: Services, key: CellKey, bundle: str | None, *, egress:
 async def _fill(sandbox: Sandbox, store: ArtifactStore, bundle: str) -> None:
     """The files the cell left, in their places. Links and files above 64 MiB are left out."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "bundle.tar.gz"
+        path = Path(folder) / "bundle"
         store.fetch(bundle, path)
         for member, stream in bundle_members(path):
             if stream is not None and member.name.startswith("out/") and member.size <= FILE_MAX_BYTES:

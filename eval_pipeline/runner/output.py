@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -17,7 +16,8 @@ LINE_MAX_BYTES = 16 * 2**20
 FILE_MAX_BYTES = 64 * 2**20
 FILES_MAX_BYTES = 256 * 2**20
 MODELS_MAX = 100
-_CHUNK = 2**20
+_CHUNK = 2**18
+_USAGE = b'"usage"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,8 @@ class TranscriptReader:
         self.n_events = 0
         self.bad_lines = 0
         self._totals: dict[str, Usage] = {}
-        self._rest = b""
+        self._begun: list[bytes] = []
+        self._begun_bytes = 0
         self._skipping = False
 
     @property
@@ -111,23 +112,64 @@ class TranscriptReader:
         self.close()
 
     def feed(self, chunk: bytes) -> None:
-        for line, ended in _pieces(chunk):
-            if self._skipping:
-                self._skipping = not ended
-                continue
-            self._rest += line
-            if len(self._rest) > LINE_MAX_BYTES:
-                self.bad_lines += 1
-                self._rest, self._skipping = b"", not ended
-            elif ended:
-                self._line(self._rest)
-                self._rest = b""
+        first, last = chunk.find(b"\n"), chunk.rfind(b"\n")
+        if first < 0:
+            self._piece(chunk, ended=False)
+            return
+        self._piece(chunk[:first], ended=True)
+        if first < last:
+            self._whole(chunk[first + 1 : last])
+        self._piece(chunk[last + 1 :], ended=False)
+
+    def _piece(self, piece: bytes, *, ended: bool) -> None:
+        """Of a line, or its end."""
+        if self._skipping:
+            self._skipping = not ended
+            return
+        self._begun_bytes += len(piece)
+        if self._begun_bytes > LINE_MAX_BYTES:
+            self.bad_lines += 1
+            self._begun, self._begun_bytes, self._skipping = [], 0, not ended
+            return
+        self._begun.append(piece)
+        if ended:
+            self._line(self._taken())
+
+    def _taken(self) -> bytes:
+        line = b"".join(self._begun)
+        self._begun, self._begun_bytes = [], 0
+        return line
+
+    def _whole(self, lines: bytes) -> None:
+        """Lines with newlines between them: those that say nothing of usage are only counted, all at once."""
+        if len(lines) > LINE_MAX_BYTES:
+            for line in lines.split(b"\n"):
+                self._piece(line, ended=True)
+            return
+        start = 0
+        while (found := lines.find(_USAGE, start)) >= 0:
+            begins = lines.rfind(b"\n", start, found) + 1
+            if begins > start:
+                self._count(lines[start : begins - 1])
+            ends = lines.find(b"\n", found)
+            ends = len(lines) if ends < 0 else ends
+            self._line(lines[max(begins, start) : ends])
+            start = ends + 1
+        if start < len(lines) or start == 0:
+            self._count(lines[start:])
+
+    def _count(self, lines: bytes) -> None:
+        n_ends = lines.count(b"\n")
+        if lines.startswith(b"{") and lines.endswith(b"}") and lines.count(b"}\n{") == n_ends:
+            self.n_events += n_ends + 1
+            return
+        for line in lines.split(b"\n"):
+            self._line(line)
 
     def close(self) -> None:
         """The last line counts even without its newline."""
-        if self._rest:
-            self._line(self._rest)
-            self._rest = b""
+        if self._begun:
+            self._line(self._taken())
 
     def _line(self, line: bytes) -> None:
         line = line.strip()
@@ -136,7 +178,7 @@ class TranscriptReader:
         try:
             if not (line.startswith(b"{") and line.endswith(b"}")):
                 raise ValueError("not a JSON object")
-            if b'"usage"' in line:  # the others are not parsed: a transcript is large and only its usage counts
+            if _USAGE in line:  # the others are not parsed: a transcript is large and only its usage counts
                 self._event(json.loads(line))
             self.n_events += 1
         except (ValueError, RecursionError, MemoryError):
@@ -151,12 +193,3 @@ class TranscriptReader:
             raise ValueError(f"more than {MODELS_MAX} models")
         self._totals[usage.model] = seen.plus(usage) if seen else usage
         self.calls += 1
-
-
-def _pieces(chunk: bytes) -> Iterator[tuple[bytes, bool]]:
-    start = 0
-    while (end := chunk.find(b"\n", start)) >= 0:
-        yield chunk[start:end], True
-        start = end + 1
-    if start < len(chunk):
-        yield chunk[start:], False

@@ -53,7 +53,7 @@ async def dump(
             hint="write a command that puts the state below /out/state, and name it in the manifest",
         )
     await dump_state(sandbox, manifest, f"save.{secrets.token_hex(4)}")
-    bundle = scratch / "bundle.tar.gz"
+    bundle = scratch / "bundle.tar"
     await sandbox.collect(bundle)
     after = bundle_state(bundle, world_dir, snapshot, scratch / "after")
     disk = scan_world(world.folder, world.spec)

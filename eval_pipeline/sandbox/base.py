@@ -233,7 +233,7 @@ class Sandbox(Protocol):
         ...
 
     async def collect(self, dest: Path) -> Collected:
-        """Write /out and the commands' logs as one tar.gz to `dest`: `out/...`, `logs/<command>.stdout|stderr`.
+        """Write /out and the commands' logs as one plain tar to `dest`, nothing of it durable: `out/...`, `logs/<command>.stdout|stderr`.
 
         Regular files and directories; below `out/state/` also symbolic links that `world_path` takes, as symbolic links and never
         followed. What is skipped stands in the bundle too: `skipped.json`, path -> why, left out when nothing was skipped.

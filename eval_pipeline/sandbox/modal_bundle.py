@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import os
@@ -11,7 +10,7 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from eval_pipeline.errors import SandboxError
 from eval_pipeline.sandbox.base import SKIPPED_NAME, STATE_DIR, Collected, world_path
@@ -20,6 +19,7 @@ MAX_BYTES = 1 << 30
 MAX_DEPTH = 64
 MAX_ENTRIES = 200_000
 MAX_SKIPPED = 1000
+_COPY_BYTES = 1 << 18
 _STATE = os.fsencode(STATE_DIR.removeprefix("/out/") + "/")
 _KINDS = {
     "l": "a symbolic link",
@@ -107,7 +107,7 @@ def _consider(choice: Choice, entry: _Entry) -> None:
 
 
 def write(dest: Path, choice: Choice, out: IO[bytes], logs: IO[bytes]) -> Collected:
-    """The tar.gz `dest`, atomically, from what `tar` sent of /out and of the logs. Equal content gives equal bytes.
+    """The tar `dest`, atomically, from what `tar` sent of /out and of the logs. Equal content gives equal bytes.
 
     Raises SandboxError for a stream that is no tar, or more than was listed.
     """
@@ -116,8 +116,6 @@ def write(dest: Path, choice: Choice, out: IO[bytes], logs: IO[bytes]) -> Collec
     try:
         with partial.open("wb") as raw:
             collected = _write(raw, choice, out, logs)
-            raw.flush()
-            os.fsync(raw.fileno())
         partial.replace(dest)
     finally:
         partial.unlink(missing_ok=True)
@@ -126,10 +124,8 @@ def write(dest: Path, choice: Choice, out: IO[bytes], logs: IO[bytes]) -> Collec
 
 def _write(raw: IO[bytes], choice: Choice, out: IO[bytes], logs: IO[bytes]) -> Collected:
     n_files = size_bytes = 0
-    with (
-        gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=1, mtime=0) as zipped,
-        tarfile.TarFile(fileobj=zipped, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape") as tar,
-    ):
+    names: Any = {"encoding": "utf-8", "errors": "surrogateescape"}
+    with tarfile.TarFile(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT, copybufsize=_COPY_BYTES, **names) as tar:
         left = dict.fromkeys(choice.wanted)
         for prefix, stream in (("out", out), ("logs", logs)):
             for member, content in _members(stream):
@@ -159,7 +155,7 @@ def _members(stream: IO[bytes]) -> Iterable[tuple[tarfile.TarInfo, IO[bytes] | N
     stream.seek(0)
     left_bytes = 2 * MAX_BYTES
     try:
-        with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors="surrogateescape") as archive:
+        with tarfile.open(fileobj=stream, mode="r|", bufsize=_COPY_BYTES, encoding="utf-8", errors="surrogateescape") as archive:
             for member in archive:
                 archive.members.clear()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
                 left_bytes -= member.size

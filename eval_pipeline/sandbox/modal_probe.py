@@ -135,7 +135,7 @@ async def round_trip(backend: ModalBackend, scratch: Path) -> str:
     try:
         await _run(sandbox, _INSIDE, word)
         await sandbox.write("/out/note", b"\0\xff")
-        collected = await sandbox.collect(scratch / "probe.tar.gz")
+        collected = await sandbox.collect(scratch / "probe.tar")
     finally:
         await sandbox.terminate()
     return f"runtime {backend.runtime}, world on its volume, up in {up_s:.1f} s, {collected.n_files} files collected, ended"

@@ -14,6 +14,7 @@ import re
 import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 20
 ABANDONED_AFTER_S = 24 * 3600
 
+_NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -56,6 +58,10 @@ class ArtifactStore(Protocol):
 
     def put_file(self, path: Path) -> Artifact:
         """Also StoreError when the file changes meanwhile."""
+        ...
+
+    def take_file(self, path: Path) -> Artifact:
+        """A file that nobody writes to any more: it may become the store's own, read-only."""
         ...
 
     def put_bytes(self, data: bytes) -> Artifact: ...
@@ -134,11 +140,15 @@ class LocalArtifacts:
         with storage_errors(f"{path} can't be stored in {self._directory}"), path.open("rb") as source:
             return self._put(source)
 
+    def take_file(self, path: Path) -> Artifact:
+        with storage_errors(f"{path} can't be stored in {self._directory}"), path.open("rb") as source:
+            return self._put(source, path)
+
     def put_bytes(self, data: bytes) -> Artifact:
         with storage_errors(f"an artifact can't be stored in {self._directory}"):
             return self._put(io.BytesIO(data))
 
-    def _put(self, source: BinaryIO) -> Artifact:
+    def _put(self, source: BinaryIO, own: Path | None = None) -> Artifact:
         artifact = describe(source)
         target = self._path(artifact.digest)
         if _size(target) == artifact.size_bytes and _refreshed(target):
@@ -147,7 +157,8 @@ class LocalArtifacts:
         unfinished.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(exist_ok=True)
         _sweep(unfinished)
-        write_atomically(verified(source, artifact), target, unfinished)
+        if own is None or not _linked(own, target, unfinished):
+            write_atomically(verified(source, artifact), target, unfinished)
         sync_directory(target.parent.parent)  # the two hex digits may be new
         return artifact
 
@@ -286,6 +297,27 @@ def write_atomically(source: BinaryIO, target: Path, folder: Path) -> None:
         Path(name).unlink(missing_ok=True)
         raise
     sync_directory(target.parent)
+
+
+def _linked(path: Path, target: Path, folder: Path) -> bool:
+    """As `write_atomically`, without a copy. False where there can be no link: on another file system, or on one that has none."""
+    name = folder / f".unfinished-{uuid.uuid4().hex}"
+    try:
+        os.link(path, name)
+    except OSError as error:
+        if error.errno in _NO_LINK:
+            return False
+        raise
+    try:
+        with name.open("rb") as linked:
+            os.fchmod(linked.fileno(), 0o444)
+            os.utime(linked.fileno())
+            os.fsync(linked.fileno())
+        name.rename(target)
+    finally:
+        name.unlink(missing_ok=True)
+    sync_directory(target.parent)
+    return True
 
 
 def sync_directory(folder: Path) -> None:

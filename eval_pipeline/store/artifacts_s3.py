@@ -39,6 +39,9 @@ class S3Artifacts:
         with storage_errors(f"{path} can't be read"), path.open("rb") as source:
             return self._put(source)
 
+    def take_file(self, path: Path) -> Artifact:
+        return self.put_file(path)
+
     def put_bytes(self, data: bytes) -> Artifact:
         return self._put(io.BytesIO(data))
 

@@ -5,7 +5,6 @@ Runs in a worker process, in a stream: a bundle is whatever an agent left, and m
 
 from __future__ import annotations
 
-import gzip
 import os
 import tarfile
 from collections import Counter
@@ -15,21 +14,21 @@ from pathlib import Path
 from tempfile import SpooledTemporaryFile, TemporaryFile
 from typing import IO
 
-from eval_pipeline.scoring.bundle_tar import bundle_members
+from eval_pipeline.scoring.bundle_tar import CHUNK_BYTES, bundle_members, compress, compressing
 from eval_pipeline.vault.containers import MAGIC, TooMuch, Unpacker
 from eval_pipeline.vault.redaction import Redactor
 
 FILES = "out/files/"
 MAX_ASIDE = 1000
-_CHUNK = 1 << 20
 _MEMORY = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class RedactionTask:
-    """path: of the bundle, which is replaced when anything is found. aside: a directory for what is put aside."""
+    """path: of the bundle as it was collected, a plain tar; it is removed when anything is found. sealed: a file that is to be stored, without any secret. aside: a directory for what is put aside."""
 
     path: Path
+    sealed: Path
     aside: Path
     redactor: Redactor
 
@@ -64,18 +63,17 @@ class _Found:
 def redact_bundle(task: RedactionTask) -> Redacted:
     """Raises tarfile.TarError, OSError or TypeError when the bundle itself is broken.
 
-    Read twice at most: most bundles hold nothing, and stay what they are.
+    Most bundles hold nothing, and their tar stays what it is.
     """
-    found = {n: one for n, one in enumerate(_look(task.path, task.redactor)) if one is not None}
-    if not found:
-        return Redacted()
-    partial = task.path.with_name(f"{task.path.name}.redacted")
+    looked = _look(task.path, task.redactor) if task.redactor else ()
+    found = {n: one for n, one in enumerate(looked) if one is not None}
     redacted = Redacted()
-    with partial.open("wb") as raw:
+    with task.sealed.open("wb") as raw:
+        if not found:
+            compress(task.path, raw)
+            return redacted
         n_left_out = _rewrite(task, found, raw, redacted)
-        raw.flush()
-        os.fsync(raw.fileno())
-    partial.replace(task.path)
+    task.path.unlink()
     return replace(redacted, n_left_out=n_left_out)
 
 
@@ -114,8 +112,8 @@ def _rewrite(task: RedactionTask, found: dict[int, _Found], raw: IO[bytes], reda
     names = Counter[str]()
     n_left_out = 0
     with (
-        gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=1, mtime=0) as zipped,
-        tarfile.TarFile(fileobj=zipped, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape") as tar,
+        compressing(raw) as packed,
+        tarfile.TarFile(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape") as tar,
     ):
         for n, (member, stream) in enumerate(bundle_members(task.path)):
             hit = found.get(n)
@@ -164,7 +162,7 @@ def _add_redacted(tar: tarfile.TarFile, member: tarfile.TarInfo, stream: IO[byte
 def _chunks(stream: IO[bytes], head: bytes = b"") -> Iterator[bytes]:
     if head:
         yield head
-    while chunk := stream.read(_CHUNK):
+    while chunk := stream.read(CHUNK_BYTES):
         yield chunk
 
 

@@ -13,13 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ahocorasick_rs import BytesAhoCorasick, Implementation
-
 from eval_pipeline.vault.encodings import forms_of
+from eval_pipeline.vault.searching import Places, search_for
 
 MIN_BYTES = 8
 """What is shorter stands in texts by chance: it is not looked for."""
-_DFA_MAX_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -48,9 +46,6 @@ class Redactor:
         for text, form, before in anchors:
             self._by_text.setdefault(text, []).append((form, before))
         self._texts = list(self._by_text)
-        # Four times as fast, and larger than what it looks for by some hundred times
-        kind = Implementation.DFA if sum(map(len, self._texts)) < _DFA_MAX_BYTES else None
-        self._automaton = BytesAhoCorasick(self._texts, implementation=kind) if self._texts else None
         self.reach = max((form.longest for _, form in self._forms), default=0)
         """No match is longer."""
 
@@ -128,13 +123,17 @@ class Redactor:
 
     def _matches(self, data: bytes) -> list[_Match]:
         """Every one, from left to right, the longest of each place first: they may overlap."""
-        assert self._automaton is not None
         found = set[_Match]()
-        for text, start, end in self._automaton.find_matches_as_indexes(data, overlapping=True):
+        for text, start, end in self._search(data):
             for form, before in self._by_text[self._texts[text]]:
                 name, shape = self._forms[form]
                 found.update(_around(data, self._pattern(form), start - before, start, end, shape.longest, name))
         return sorted(found, key=lambda match: (match.start, -match.end, match.name))
+
+    @functools.cached_property
+    def _search(self) -> Callable[[bytes], Places]:
+        """Prepared when it is needed: who only hands it to another process needs none."""
+        return search_for(self._texts)
 
     def _pattern(self, form: int) -> re.Pattern[bytes]:
         """Few are ever needed, and they take their time."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tarfile
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
+from backports.zstd import tarfile
 from chaos.chaos_round import Round
 from chaos.chaos_stage import PRICE_USD
 from chaos.chaos_witness import Mark

@@ -113,7 +113,7 @@ async def test_a_killed_sandbox_is_lost_and_its_evidence_stays(harness: Harness,
         assert await sandbox.read("/out/file", 99) == b"kept\n"
         assert (await sandbox.logs("done"))[0] == b"said\n"
         assert [info.alive for info in await backend.list()] == [False]
-        assert (await sandbox.collect(tmp_path / "bundle.tar.gz")).n_files == 6
+        assert (await sandbox.collect(tmp_path / "bundle.tar")).n_files == 6
     adopted = await backend.get_or_create(SandboxSpec(name=sandbox.name, installation="a"))
     assert not await adopted.alive(), "a lost sandbox is never brought back under its name"
 
@@ -149,7 +149,7 @@ async def test_a_command_outlives_its_killed_orchestrator(harness: Harness, tmp_
     await sandbox.start("agent", ["false"], env={}, workdir="/")
     assert (await ended(sandbox, "agent")).exit_code == 9
     assert await sandbox.tail("/out/log", 6, 100) == b"ended\n"
-    assert (await sandbox.collect(tmp_path / "bundle.tar.gz")).n_files == 3
+    assert (await sandbox.collect(tmp_path / "bundle.tar")).n_files == 3
     await sandbox.terminate()
     assert harness.leftovers() == []
 

@@ -172,9 +172,9 @@ async def test_a_large_file_is_collected_whole(sandbox: Sandbox, tmp_path: Path)
     code, stdout, _ = await run(sandbox, "head -c 50000000 /dev/urandom >big; sha256sum big | cut -c1-64")
     assert code == 0
     assert await sandbox.tail("/out/big", 49_999_990, 100) != b""
-    collected = await sandbox.collect(tmp_path / "bundle.tar.gz")
+    collected = await sandbox.collect(tmp_path / "bundle.tar")
     assert collected.size_bytes == 50_000_000 + 65
-    with tarfile.open(tmp_path / "bundle.tar.gz") as tar:
+    with tarfile.open(tmp_path / "bundle.tar") as tar:
         content = tar.extractfile("out/big")
         assert content is not None
         assert hashlib.sha256(content.read()).hexdigest() == stdout.decode().strip()
@@ -188,8 +188,8 @@ async def test_hostile_names_and_kinds_are_collected_or_named(sandbox: Sandbox, 
         d=.; i=0; while [ $i -lt 100 ]; do d=$d/d; i=$((i+1)); done; mkdir -p $d; echo deep >$d/file
     """
     code, _, stderr = await run(sandbox, f"ulimit -f; {script}")
-    collected = await sandbox.collect(tmp_path / "bundle.tar.gz")
-    with tarfile.open(tmp_path / "bundle.tar.gz") as tar:
+    collected = await sandbox.collect(tmp_path / "bundle.tar")
+    with tarfile.open(tmp_path / "bundle.tar") as tar:
         members = {member.name: member for member in tar.getmembers()}
         names = {os.fsencode(name) for name in members}
     wanted = [
@@ -206,9 +206,9 @@ async def test_hostile_names_and_kinds_are_collected_or_named(sandbox: Sandbox, 
     assert all((member.mtime, member.uid, member.gid) == (0, 0, 0) for member in members.values())
     assert {"fifo", "link", "loop"} <= collected.skipped.keys()
     assert any("deeper" in reason for reason in collected.skipped.values())
-    first = (tmp_path / "bundle.tar.gz").read_bytes()
-    await sandbox.collect(tmp_path / "again.tar.gz")
-    assert (tmp_path / "again.tar.gz").read_bytes() == first
+    first = (tmp_path / "bundle.tar").read_bytes()
+    await sandbox.collect(tmp_path / "again.tar")
+    assert (tmp_path / "again.tar").read_bytes() == first
 
 
 async def test_links_into_the_world_are_collected_below_the_state_only(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -219,8 +219,8 @@ async def test_links_into_the_world_are_collected_below_the_state_only(sandbox: 
     """
     code, _, stderr = await run(sandbox, script)
     assert code == 0, stderr
-    collected = await sandbox.collect(tmp_path / "bundle.tar.gz")
-    with tarfile.open(tmp_path / "bundle.tar.gz") as tar:
+    collected = await sandbox.collect(tmp_path / "bundle.tar")
+    with tarfile.open(tmp_path / "bundle.tar") as tar:
         links = {member.name: member.linkname for member in tar if not (member.isreg() or member.isdir())}
         told = tar.extractfile("skipped.json")
         assert told is not None

@@ -7,7 +7,6 @@ import io
 import json
 import secrets
 import shutil
-import tarfile
 import zipfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from urllib.parse import quote, quote_plus
 
 import psycopg2
 import pytest
+from backports.zstd import tarfile
 from psycopg2 import sql
 from support.loopback_judge import LoopbackJudge, loopback_judge
 from support.places import short_dir
@@ -203,8 +203,8 @@ def test_no_file_holds_one_but_the_vaults_and_the_quarantine(ran: Ran) -> None:
 
 def unpacked(data: bytes) -> Iterator[tuple[str, bytes]]:
     yield "", data
-    if data.startswith(b"\x1f\x8b"):
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+    if data.startswith(b"\x28\xb5\x2f\xfd"):
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:zst") as archive:
             for member in archive:
                 yield member.name, member.name.encode() + member.linkname.encode()
                 content = archive.extractfile(member) if member.isreg() else None

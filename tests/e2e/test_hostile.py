@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tarfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from backports.zstd import tarfile
 from support.project import Project
 
 pytestmark = pytest.mark.long

@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import secrets
 import shutil
-import tarfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from backports.zstd import tarfile
 from support.places import short_dir
 from support.project import Project
 from support.providers import Provider
@@ -145,7 +145,7 @@ def holds(path: Path, text: bytes) -> bool:
         data = path.read_bytes()
     except OSError:
         return False
-    if data[:2] == b"\x1f\x8b":
+    if data[:4] == b"\x28\xb5\x2f\xfd":
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             return any(text in (archive.extractfile(one) or io.BytesIO()).read() for one in archive if one.isfile())
     return text in data

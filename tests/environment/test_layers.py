@@ -8,11 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from pathlib import Path
 
 import pytest
+from backports.zstd import tarfile
 from environment.workshop import RESTORE, TOKEN, Workshop
 
 from eval_pipeline.errors import BuildError
@@ -184,7 +184,7 @@ async def test_the_state_before_any_agent_is_kept(shop: Workshop) -> None:
     prepared = await shop.layers().prepared(shop.source(commit), shop.arm(commit), *shop.world("w"))
     again = await shop.layers().prepared(shop.source(commit), shop.arm(commit), *shop.world("w"))
     assert prepared.state is not None and again == prepared
-    packed = shop.root / "state.tar.gz"
+    packed = shop.root / "state"
     shop.store.fetch(prepared.state, packed)
     with tarfile.open(packed) as archive:
         member = archive.extractfile("out/state/documents/m")

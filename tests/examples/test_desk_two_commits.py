@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tarfile
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+from backports.zstd import tarfile
 from desk_runs import Cell, Endpoint, Machine, calling, said, tool_results
 from support import desk_repo
 from support.desk_repo import DOCUMENTS, PERMISSIONS, QUESTION, SAYS_60, TABLES, USERS
@@ -69,7 +69,7 @@ class Ran:
         found: dict[str, bytes] = {}
         with (
             LocalArtifacts(self.project.state_dir / "artifacts").open(digest) as stored,
-            tarfile.open(fileobj=stored, mode="r|gz") as archive,
+            tarfile.open(fileobj=stored, mode="r|*") as archive,
         ):
             for member in archive:
                 name = member.name.removeprefix("out/state/")

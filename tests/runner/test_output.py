@@ -60,6 +60,34 @@ def test_how_a_transcript_is_cut_changes_nothing(lines: list[bytes], ended: bool
     assert read(*(text[start:end] for start, end in pairwise(edges))) == read(text)
 
 
+class OneByOne(TranscriptReader):
+    """Every line looked at for itself."""
+
+    def feed(self, chunk: bytes) -> None:
+        *ended, begun = chunk.split(b"\n")
+        for line in ended:
+            self._piece(line, ended=True)
+        self._piece(begun, ended=False)
+
+
+AT_BORDERS = st.lists(
+    st.sampled_from(
+        [b"{", b"}", b"\n", b"}\n{", b"\r", b" ", b"\x00", b'"usage"', b'{"a":1}', b'{"a":1}\n', USAGE, USAGE + b"\n"]
+    ),
+    max_size=30,
+).map(b"".join)
+
+
+@given(AT_BORDERS | st.binary(max_size=100), st.lists(st.integers(0, 300), max_size=6))
+def test_lines_are_counted_together_as_they_are_one_by_one(text: bytes, cuts: list[int]) -> None:
+    slow = OneByOne()
+    slow.feed(text)
+    slow.close()
+    edges = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
+    pieces = [text[start:end] for start, end in pairwise(edges)]
+    assert read(*pieces) == (slow.usages, slow.calls, slow.n_events, slow.bad_lines)
+
+
 def test_every_line_is_an_event_or_bad() -> None:
     usages, calls, n_events, bad_lines = read(b"\n".join(LINES))
     assert usages == [Usage(model="m", input_uncached=7, output=3), Usage(model="n", output=1, calls=2)]

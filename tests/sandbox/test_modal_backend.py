@@ -290,7 +290,7 @@ async def test_nothing_happens_twice(
     modal_server.order({"method": method, "kind": kind, "times": 2})
     sandbox = await made.get_or_create(spec(tags={"purpose": "build"}))
     assert (await run(sandbox, "echo x >>/opt/runs")).exit_code == 0
-    assert (await sandbox.collect(tmp_path / "b.tar.gz")).n_files == 2
+    assert (await sandbox.collect(tmp_path / "b.tar")).n_files == 2
     ref = await made.commit(sandbox, "k")
     assert modal_server.state()["faults"][0]["happened"] == 2
     user = await make().get_or_create(spec(layers=[ref]))

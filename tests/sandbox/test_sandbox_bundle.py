@@ -26,8 +26,8 @@ def test_the_archive_is_one_that_tar_reads(tmp_path: Path) -> None:
     (out / "sub").mkdir()
     (out / "sub" / "a").write_bytes(b"\0\xff" * 1000)
     (logs / "agent.stdout").write_text("said\n")
-    packed = pack(out, logs, tmp_path / "new" / "b.tar.gz")
-    listing = subprocess.run(["tar", "-tzf", tmp_path / "new" / "b.tar.gz"], capture_output=True, text=True, check=True)
+    packed = pack(out, logs, tmp_path / "new" / "b.tar")
+    listing = subprocess.run(["tar", "-tf", tmp_path / "new" / "b.tar"], capture_output=True, text=True, check=True)
     assert listing.stdout.split() == ["out/sub/", "out/sub/a", "logs/agent.stdout"]
     assert (packed.n_files, packed.size_bytes, packed.skipped) == (2, 2005, {})
 
@@ -38,7 +38,7 @@ def test_the_cap_skips_what_does_not_fit_and_goes_on(tmp_path: Path) -> None:
         (out / name).write_bytes(b"x" * size)
     with (out / "sparse").open("wb") as file:
         file.truncate(1 << 42)
-    packed = pack(out, logs, tmp_path / "b.tar.gz", max_bytes=100)
+    packed = pack(out, logs, tmp_path / "b.tar", max_bytes=100)
     assert (packed.n_files, packed.size_bytes) == (2, 100)
     assert packed.skipped.keys() == {"b", "d", "sparse"}
     assert packed.skipped["sparse"] == "too large: 4398046511104 bytes, the bundle holds 100"
@@ -50,9 +50,9 @@ def test_links_sockets_and_fifos_are_named_not_opened(tmp_path: Path) -> None:
     (out / "link").symlink_to(tmp_path / "secret")
     (logs / "agent.stdout").symlink_to(tmp_path / "secret")
     os.mkfifo(out / "fifo")
-    packed = pack(out, logs, tmp_path / "b.tar.gz")
+    packed = pack(out, logs, tmp_path / "b.tar")
     assert packed.skipped == {"link": "a symbolic link", "fifo": "a FIFO", "../logs/agent.stdout": "a symbolic link"}
-    with tarfile.open(tmp_path / "b.tar.gz") as tar:
+    with tarfile.open(tmp_path / "b.tar") as tar:
         assert tar.getnames() == ["skipped.json"]
         told = tar.extractfile("skipped.json")
         assert told is not None
@@ -81,8 +81,8 @@ def test_below_the_state_a_link_into_the_world_is_kept_as_a_link(tmp_path: Path)
     (out / "files").mkdir()
     (out / "files" / "elsewhere").symlink_to("/world/documents/a.txt")
     (out / "statement").symlink_to("/world/documents/a.txt")
-    packed = pack(out, logs, tmp_path / "b.tar.gz")
-    with tarfile.open(tmp_path / "b.tar.gz", errors="surrogateescape") as tar:
+    packed = pack(out, logs, tmp_path / "b.tar")
+    with tarfile.open(tmp_path / "b.tar", errors="surrogateescape") as tar:
         links = {member.name: member.linkname for member in tar if member.issym()}
     assert links == {f"out/state/documents/{name}": target for name, target in kept.items()}
     assert set(packed.skipped) == {f"state/bad{number}" for number in range(len(bad))} | {"files/elsewhere", "statement"}
@@ -92,7 +92,7 @@ def test_below_the_state_a_link_into_the_world_is_kept_as_a_link(tmp_path: Path)
 def test_a_state_that_is_itself_a_link_is_skipped(tmp_path: Path) -> None:
     out, logs = folders(tmp_path)
     (out / "state").symlink_to("/world/documents")
-    assert pack(out, logs, tmp_path / "b.tar.gz").skipped == {"state": "a symbolic link"}
+    assert pack(out, logs, tmp_path / "b.tar").skipped == {"state": "a symbolic link"}
 
 
 def test_a_large_state_costs_nothing_that_the_agent_wrote(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_large_state_costs_nothing_that_the_agent_wrote(tmp_path: Path) -> Non
     for name, size in (("state/database/rows.jsonl", 60), ("transcript.jsonl", 40), ("files/state", 10)):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_bytes(b"x" * size)
-    assert pack(out, logs, tmp_path / "b.tar.gz", max_bytes=100).skipped.keys() == {"state/database/rows.jsonl"}
+    assert pack(out, logs, tmp_path / "b.tar", max_bytes=100).skipped.keys() == {"state/database/rows.jsonl"}
 
 
 def test_equal_content_gives_equal_bytes(tmp_path: Path) -> None:
@@ -112,8 +112,8 @@ def test_equal_content_gives_equal_bytes(tmp_path: Path) -> None:
         for file in ("b", "a") if stamp == 1 else ("a", "b"):
             (out / file).write_text(file)
             os.utime(out / file, (stamp, stamp))
-        pack(out, logs, root / "b.tar.gz")
-        made.append((root / "b.tar.gz").read_bytes())
+        pack(out, logs, root / "b.tar")
+        made.append((root / "b.tar").read_bytes())
     assert made[0] == made[1]
 
 
@@ -133,8 +133,8 @@ def test_files_that_change_meanwhile_leave_a_readable_archive(tmp_path: Path) ->
     thread.start()
     try:
         for _ in range(5):
-            pack(out, logs, tmp_path / "b.tar.gz")
-            subprocess.run(["tar", "-tzf", tmp_path / "b.tar.gz"], capture_output=True, check=True)
+            pack(out, logs, tmp_path / "b.tar")
+            subprocess.run(["tar", "-tf", tmp_path / "b.tar"], capture_output=True, check=True)
     finally:
         stop.set()
         thread.join()
@@ -144,7 +144,7 @@ def test_nothing_is_left_when_packing_fails(tmp_path: Path) -> None:
     out, logs = folders(tmp_path)
     logs.rmdir()
     try:
-        pack(out, logs, tmp_path / "b.tar.gz")
+        pack(out, logs, tmp_path / "b.tar")
     except FileNotFoundError:
         assert [path.name for path in tmp_path.iterdir()] == ["out"]
     else:
@@ -158,8 +158,8 @@ def test_no_number_of_entries_fills_our_memory(tmp_path: Path) -> None:
         (out / "many" / f"link{number:04}").symlink_to("x")
     (out / "zz").touch()
     (logs / "agent.stdout").write_text("said\n")
-    packed = pack(out, logs, tmp_path / "b.tar.gz", max_entries=2000)
-    with tarfile.open(tmp_path / "b.tar.gz") as tar:
+    packed = pack(out, logs, tmp_path / "b.tar", max_entries=2000)
+    with tarfile.open(tmp_path / "b.tar") as tar:
         assert tar.getnames() == ["out/many", "out/zz", "logs/agent.stdout", "skipped.json"]
     assert len(packed.skipped) == 1001
     assert packed.skipped["many/"] == "holds more entries than the bundle has left"

@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Generator
@@ -42,6 +43,32 @@ def test_put_and_read(store: LocalArtifacts, tmp_path: Path) -> None:
     store.fetch(digest, tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == b"abc"
     assert Path(store.url(digest).removeprefix("file://")).read_bytes() == b"abc"
+
+
+def test_a_file_is_taken_without_a_copy_where_that_can_be(tmp_path: Path, store: LocalArtifacts) -> None:
+    (tmp_path / "abc").write_bytes(b"abc")
+    taken = store.take_file(tmp_path / "abc")
+    (path,) = [tmp_path / "artifacts" / one for one in _objects(tmp_path)]
+    assert taken == store.put_bytes(b"abc") == store.take_file(tmp_path / "abc")
+    assert path.samefile(tmp_path / "abc") and stat.S_IMODE(path.stat().st_mode) == 0o444
+    (tmp_path / "abc").unlink()
+    assert path.read_bytes() == b"abc"
+    os.utime(path, (1, 1))
+    (tmp_path / "again").write_bytes(b"abc")
+    assert store.take_file(tmp_path / "again") == taken and time.time() - path.stat().st_mtime < 60
+    path.chmod(0o644)
+    path.write_bytes(b"damaged")
+    assert store.take_file(tmp_path / "again") == taken and path.read_bytes() == b"abc"
+    assert _objects(tmp_path) == [f"{taken.digest[:2]}/{taken.digest}"]
+
+
+def test_a_file_is_taken_from_another_file_system() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as there, tempfile.TemporaryDirectory() as here:
+        (Path(there) / "abc").write_bytes(b"abc")
+        store = LocalArtifacts(Path(here))
+        taken = store.take_file(Path(there) / "abc")
+        with store.open(taken.digest) as stream:
+            assert stream.read() == b"abc"
 
 
 @pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5_000_001])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import tarfile
 from collections import Counter
 from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from backports.zstd import tarfile
 from ui.served import Served, tag
 
 from eval_pipeline.settings import load_settings
@@ -50,7 +50,7 @@ def starts(served: Served, records: Records, keys: Sequence[str]) -> dict[str, i
     for cell in records.views.cells(experiment_of(keys), keys):
         for attempt in cell.attempts:
             if attempt.bundle is not None:
-                with store.open(attempt.bundle) as packed, tarfile.open(fileobj=packed, mode="r|gz") as bundle:
+                with store.open(attempt.bundle) as packed, tarfile.open(fileobj=packed, mode="r|*") as bundle:
                     counted[cell.key] += sum(member.size // 2 for member in bundle if member.name == "out/starts")
     return counted
 

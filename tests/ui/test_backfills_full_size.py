@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import tarfile
 from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from backports.zstd import tarfile
 from ui.served import Served
 from ui.test_backfills import assert_each_run_ended_as_its_cells, cells_of, drivers, processes, running
 
@@ -114,7 +114,7 @@ class FullSize:
 
 def _mark(path: Path) -> tuple[str, str, int] | None:
     try:
-        with tarfile.open(path, "r:gz") as bundle:
+        with tarfile.open(path, "r:*") as bundle:
             uuid = bundle.extractfile("out/mark")
             case = bundle.extractfile("out/case.json")
             assert uuid is not None and case is not None

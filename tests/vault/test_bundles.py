@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import tarfile
 import zipfile
 from pathlib import Path
 
+import pyarrow
 import pytest
 
 from eval_pipeline.scoring.bundle_tar import bundle_members
@@ -19,11 +19,7 @@ KEY = "swordfish-0123456789"
 
 
 def packed(path: Path, members: dict[str, bytes]) -> Path:
-    with (
-        path.open("wb") as raw,
-        gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as zipped,
-        tarfile.TarFile(fileobj=zipped, mode="w", format=tarfile.GNU_FORMAT) as tar,
-    ):
+    with tarfile.TarFile(path, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for name, data in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)
@@ -32,7 +28,14 @@ def packed(path: Path, members: dict[str, bytes]) -> Path:
 
 
 def redact(path: Path) -> Redacted:
-    return redact_bundle(RedactionTask(path=path, aside=path.with_name("aside"), redactor=Redactor({"K": KEY})))
+    """What is to be stored takes the bundle's place."""
+    sealed = path.with_name("sealed")
+    redacted = redact_bundle(
+        RedactionTask(path=path, sealed=sealed, aside=path.with_name("aside"), redactor=Redactor({"K": KEY}))
+    )
+    assert path.exists() == (redacted == Redacted()), "a tar that holds a secret stays nowhere"
+    sealed.replace(path)
+    return redacted
 
 
 def content(path: Path) -> dict[str, bytes]:
@@ -49,9 +52,10 @@ def archive(*entries: tuple[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> 
 
 def test_a_bundle_without_secrets_stays_byte_for_byte(tmp_path: Path) -> None:
     members = {"out/transcript.jsonl": b"x" * 3_000_000, "out/files/a.docx": archive(("a.xml", b"text")), "logs/o": b"\xff\x00"}
-    path = packed(tmp_path / "b.tar.gz", members)
+    path = packed(tmp_path / "b.tar", members)
     before = path.read_bytes()
-    assert redact(path) == Redacted() and path.read_bytes() == before
+    assert redact(path) == Redacted()
+    assert pyarrow.input_stream(path, compression="zstd").read() == before
 
 
 def test_texts_are_redacted_in_place_and_deliverables_go_aside(tmp_path: Path) -> None:
@@ -65,7 +69,7 @@ def test_texts_are_redacted_in_place_and_deliverables_go_aside(tmp_path: Path) -
         "out/files/[secret K]": b"two",
         "out/state/documents/a.docx": archive(("word/document.xml", f"<t>{KEY}</t>".encode())),
     }
-    path = packed(tmp_path / "b.tar.gz", members)
+    path = packed(tmp_path / "b.tar", members)
     found = redact(path)
     assert found.replaced == {"K": 2}  # in the transcript and in a name
     assert [(one.file, one.why) for one in found.put_aside] == [
@@ -92,7 +96,7 @@ def test_what_can_not_be_looked_through_goes_aside(tmp_path: Path, monkeypatch: 
         "out/files/broken.zip": archive(("a", b"text"))[:-30],
         "out/files/fine.zip": archive(("a", bytes(1 << 19))),
     }
-    path = packed(tmp_path / "b.tar.gz", members)
+    path = packed(tmp_path / "b.tar", members)
     aside = {one.file: one.why for one in redact(path).put_aside}
     assert set(aside) == {"files/bomb.xlsx", "files/deep.zip"}
     assert all(why.startswith("it could not be looked through for secrets: ") for why in aside.values())
@@ -101,7 +105,7 @@ def test_what_can_not_be_looked_through_goes_aside(tmp_path: Path, monkeypatch: 
 
 def test_a_word_cut_into_elements_is_found_in_a_document(tmp_path: Path) -> None:
     cut = f"<w:t>{KEY[:7]}</w:t></w:r><w:r><w:t xml:space='preserve'>{KEY[7:]}</w:t>".encode()
-    path = packed(tmp_path / "b.tar.gz", {"out/files/a.docx": archive(("word/document.xml", b"<w:p>" * 300_000 + cut))})
+    path = packed(tmp_path / "b.tar", {"out/files/a.docx": archive(("word/document.xml", b"<w:p>" * 300_000 + cut))})
     assert [one.file for one in redact(path).put_aside] == ["files/a.docx"]
 
 
@@ -110,21 +114,21 @@ def test_an_archive_that_breaks_in_the_middle_holds_what_came_before(tmp_path: P
     whole = archive(("a.txt", KEY.encode()), ("b.txt", b"text" * 500), method=method)
     start = whole.index(b"b.txt") + 5
     members = {f"out/files/{at}.zip": whole[:at] + b"\xff\xff\xff" + whole[at + 3 :] for at in range(start, start + 12)}
-    path = packed(tmp_path / "b.tar.gz", members)
+    path = packed(tmp_path / "b.tar", members)
     assert {one.file for one in redact(path).put_aside} == {name.removeprefix("out/") for name in members}
 
 
 def test_all_archives_together_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containers, "MAX_BUNDLE_BYTES", 2 << 20)
     members = {f"out/files/{n}.zip": archive(("a", bytes(1 << 19))) for n in range(6)}
-    path = packed(tmp_path / "b.tar.gz", members)
+    path = packed(tmp_path / "b.tar", members)
     assert [one.file for one in redact(path).put_aside] == ["files/4.zip", "files/5.zip"]
 
 
 def test_what_is_put_aside_is_bounded_and_the_rest_is_kept_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundles, "MAX_ASIDE", 2)
     members = {f"out/files/{n}": KEY.encode() for n in range(5)} | {"out/files/clean": b"text"}
-    path = packed(tmp_path / "b.tar.gz", members)
+    path = packed(tmp_path / "b.tar", members)
     found = redact(path)
     assert (len(found.put_aside), found.n_left_out) == (2, 3)
     assert len(list((tmp_path / "aside").iterdir())) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import os
@@ -13,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from eval_pipeline.sandbox.base import SKIPPED_NAME, STATE_DIR, Collected, world_path
 from eval_pipeline.sandbox.local.safefs import open_dir, open_regular
@@ -22,6 +21,7 @@ MAX_BYTES = 1 << 30
 MAX_DEPTH = 64
 MAX_ENTRIES = 200_000
 MAX_SKIPPED = 1000
+_COPY_BYTES = 1 << 18
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
     stat.S_IFIFO: "a FIFO",
@@ -68,7 +68,7 @@ class _Exactly(io.RawIOBase):
 
 
 def pack(out_dir: Path, logs_dir: Path, dest: Path, max_bytes: int = MAX_BYTES, max_entries: int = MAX_ENTRIES) -> Collected:
-    """Write `out/...`, `logs/...` and, if need be, `skipped.json` to the tar.gz `dest`, atomically. Equal content gives equal bytes.
+    """Write `out/...`, `logs/...` and, if need be, `skipped.json` to the tar `dest`, atomically. Equal content gives equal bytes.
 
     Regular files and directories, and links into the world below `out/state/`, `max_entries` in each of the two trees. Once the files' sizes sum up to `max_bytes` the ones that don't fit are skipped;
     the app's state comes after all that the agent wrote, so that a large one costs no transcript;
@@ -79,8 +79,6 @@ def pack(out_dir: Path, logs_dir: Path, dest: Path, max_bytes: int = MAX_BYTES, 
     try:
         with partial.open("wb") as raw:
             packed = _write(raw, out_dir, logs_dir, max_bytes, max_entries)
-            raw.flush()
-            os.fsync(raw.fileno())
         partial.replace(dest)
     finally:
         partial.unlink(missing_ok=True)
@@ -89,10 +87,8 @@ def pack(out_dir: Path, logs_dir: Path, dest: Path, max_bytes: int = MAX_BYTES, 
 
 def _write(raw: io.BufferedIOBase, out_dir: Path, logs_dir: Path, max_bytes: int, max_entries: int) -> _Packing:
     # GNU names are raw bytes, so a name that is not UTF-8 survives
-    with (
-        gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=1, mtime=0) as zipped,
-        tarfile.TarFile(fileobj=zipped, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape") as tar,
-    ):
+    names: Any = {"encoding": "utf-8", "errors": "surrogateescape"}
+    with tarfile.TarFile(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT, copybufsize=_COPY_BYTES, **names) as tar:
         packing = _Packing(tar, max_bytes, max_entries)
         for prefix, root in (("out", out_dir), ("logs", logs_dir)):
             packing.left_entries = max_entries
