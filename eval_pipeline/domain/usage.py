@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
@@ -44,6 +46,21 @@ class Usage(Spec):
         return Usage(model=self.model, **{name: mine[name] + theirs[name] for name in mine})
 
 
+class Total:
+    """Usages of one model, added up: one at a time, of very many."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * len(_COUNTS)
+
+    def add(self, usage: Usage) -> None:
+        self._counts = [count + one for count, one in zip(self._counts, _counts(usage), strict=True)]
+
+    def usage(self, model: str) -> Usage:
+        return Usage(model=model, **dict(zip(_COUNTS, self._counts, strict=True)))
+
+
+_COUNTS = [name for name in Usage.model_fields if name != "model"]
+_counts: Callable[[Usage], tuple[int, ...]] = attrgetter(*_COUNTS)
 _FIELDS = frozenset(Usage.model_fields)
 MODEL_MAX_CHARS = 200
 COUNT_MAX = 10**9
@@ -57,7 +74,7 @@ def usage_from_event(event: dict[str, Any]) -> Usage:
     usage = Usage.model_validate({key: value for key, value in event.items() if key in _FIELDS})
     if len(usage.model) > MODEL_MAX_CHARS or not usage.model.isprintable():
         raise ValueError(f"{usage.model[:MODEL_MAX_CHARS]!r} is not the name of a model")
-    if max(usage.model_dump(exclude={"model"}).values()) > COUNT_MAX:
+    if max(_counts(usage)) > COUNT_MAX:
         raise ValueError(f"no event says more than {COUNT_MAX} in one count")
     return usage
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from eval_pipeline.domain.outcome import AgentResult, read_result
-from eval_pipeline.domain.usage import Usage, usage_from_event
+from eval_pipeline.domain.usage import Total, Usage, usage_from_event
 from eval_pipeline.scoring.bundle_tar import bundle_members
+from eval_pipeline.vault.searching import Expressions
 
 RESULT_MAX_BYTES = 16 * 2**20
 LINE_MAX_BYTES = 16 * 2**20
@@ -18,6 +20,7 @@ FILES_MAX_BYTES = 256 * 2**20
 MODELS_MAX = 100
 _CHUNK = 2**18
 _USAGE = b'"usage"'
+_IS_USAGE = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +99,7 @@ class TranscriptReader:
         self.calls = 0
         self.n_events = 0
         self.bad_lines = 0
-        self._totals: dict[str, Usage] = {}
+        self._totals: dict[str, Total] = {}
         self._begun: list[bytes] = []
         self._begun_bytes = 0
         self._skipping = False
@@ -104,7 +107,7 @@ class TranscriptReader:
     @property
     def usages(self) -> list[Usage]:
         """One sum a model, in order of first use."""
-        return list(self._totals.values())
+        return [total.usage(model) for model, total in self._totals.items()]
 
     def feed_stream(self, stream: IO[bytes]) -> None:
         while chunk := stream.read(_CHUNK):
@@ -120,6 +123,11 @@ class TranscriptReader:
         if first < last:
             self._whole(chunk[first + 1 : last])
         self._piece(chunk[last + 1 :], ended=False)
+
+    def close(self) -> None:
+        """The last line counts even without its newline."""
+        if self._begun:
+            self._line(self._taken())
 
     def _piece(self, piece: bytes, *, ended: bool) -> None:
         """Of a line, or its end."""
@@ -142,34 +150,20 @@ class TranscriptReader:
 
     def _whole(self, lines: bytes) -> None:
         """Lines with newlines between them: those that say nothing of usage are only counted, all at once."""
-        if len(lines) > LINE_MAX_BYTES:
+        plain = lines.startswith(b"{") and lines.endswith(b"}") and len(lines) <= LINE_MAX_BYTES
+        found = _looked().ends(lines) if plain else []
+        if not plain or any(what != _IS_USAGE for what, _ in found):
             for line in lines.split(b"\n"):
                 self._piece(line, ended=True)
             return
-        start = 0
-        while (found := lines.find(_USAGE, start)) >= 0:
-            begins = lines.rfind(b"\n", start, found) + 1
-            if begins > start:
-                self._count(lines[start : begins - 1])
-            ends = lines.find(b"\n", found)
-            ends = len(lines) if ends < 0 else ends
-            self._line(lines[max(begins, start) : ends])
-            start = ends + 1
-        if start < len(lines) or start == 0:
-            self._count(lines[start:])
-
-    def _count(self, lines: bytes) -> None:
-        n_ends = lines.count(b"\n")
-        if lines.startswith(b"{") and lines.endswith(b"}") and lines.count(b"}\n{") == n_ends:
-            self.n_events += n_ends + 1
-            return
-        for line in lines.split(b"\n"):
-            self._line(line)
-
-    def close(self) -> None:
-        """The last line counts even without its newline."""
-        if self._begun:
-            self._line(self._taken())
+        self.n_events += lines.count(b"\n") + 1
+        past = 0
+        for _, at in sorted(found):
+            if at > past:
+                begin, past = lines.rfind(b"\n", 0, at) + 1, lines.find(b"\n", at)
+                past = len(lines) if past < 0 else past
+                self.n_events -= 1
+                self._line(lines[begin:past])
 
     def _line(self, line: bytes) -> None:
         line = line.strip()
@@ -188,8 +182,13 @@ class TranscriptReader:
         if event.get("type") != "usage":
             return
         usage = usage_from_event(event)
-        seen = self._totals.get(usage.model)
-        if seen is None and len(self._totals) >= MODELS_MAX:
+        if usage.model not in self._totals and len(self._totals) >= MODELS_MAX:
             raise ValueError(f"more than {MODELS_MAX} models")
-        self._totals[usage.model] = seen.plus(usage) if seen else usage
+        self._totals.setdefault(usage.model, Total()).add(usage)
         self.calls += 1
+
+
+@functools.cache
+def _looked() -> Expressions:
+    """For usage, and for a newline that does not stand between two objects."""
+    return Expressions([_USAGE, rb"[^}]\n", rb"\n[^{]"], once=(1, 2))

@@ -11,10 +11,7 @@ import hashlib
 import io
 import os
 import re
-import shutil
-import tempfile
 import time
-import uuid
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -23,6 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 from eval_pipeline.errors import SpecError, StoreError
 from eval_pipeline.settings import Settings
+from eval_pipeline.store.durable_files import link_atomically, sync_directory, write_atomically
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 20
 ABANDONED_AFTER_S = 24 * 3600
 
-_NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -157,7 +154,7 @@ class LocalArtifacts:
         unfinished.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(exist_ok=True)
         _sweep(unfinished)
-        if own is None or not _linked(own, target, unfinished):
+        if own is None or not link_atomically(own, target, unfinished):
             write_atomically(verified(source, artifact), target, unfinished)
         sync_directory(target.parent.parent)  # the two hex digits may be new
         return artifact
@@ -281,51 +278,6 @@ def verified(source: BinaryIO, expected: Artifact) -> BinaryIO:
 def fetch_to(source: BinaryIO, dest: Path) -> None:
     with storage_errors(f"{dest} can't be written"):
         write_atomically(source, dest, dest.parent)
-
-
-def write_atomically(source: BinaryIO, target: Path, folder: Path) -> None:
-    """Through a temporary file in `folder`, on the same file system; durable on return. The file is read-only."""
-    handle, name = tempfile.mkstemp(prefix=".unfinished-", dir=folder)
-    try:
-        with os.fdopen(handle, "wb") as sink:
-            shutil.copyfileobj(source, sink, CHUNK_BYTES)
-            sink.flush()
-            os.fchmod(handle, 0o444)
-            os.fsync(handle)
-        Path(name).rename(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    sync_directory(target.parent)
-
-
-def _linked(path: Path, target: Path, folder: Path) -> bool:
-    """As `write_atomically`, without a copy. False where there can be no link: on another file system, or on one that has none."""
-    name = folder / f".unfinished-{uuid.uuid4().hex}"
-    try:
-        os.link(path, name)
-    except OSError as error:
-        if error.errno in _NO_LINK:
-            return False
-        raise
-    try:
-        with name.open("rb") as linked:
-            os.fchmod(linked.fileno(), 0o444)
-            os.utime(linked.fileno())
-            os.fsync(linked.fileno())
-        name.rename(target)
-    finally:
-        name.unlink(missing_ok=True)
-    sync_directory(target.parent)
-    return True
-
-
-def sync_directory(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _refreshed(target: Path) -> bool:

@@ -29,7 +29,7 @@ import psycopg2
 
 from eval_pipeline.errors import LedgerUnavailable
 from eval_pipeline.host import POSTGRES_USER, Identity, unprivileged
-from eval_pipeline.store.artifacts import sync_directory
+from eval_pipeline.store.durable_files import sync_directory
 
 MAJOR = 18
 ROLE = "evals"

@@ -25,7 +25,8 @@ from pydantic import ValidationError
 
 from eval_pipeline.domain.world import SNAPSHOT_FORMAT, SnapshotEntry, SnapshotManifest, WorldSpec, colliding_names
 from eval_pipeline.errors import SpecError, StoreError
-from eval_pipeline.store.artifacts import CHUNK_BYTES, Artifact, ArtifactStore, describe, storage_errors, sync_directory, verified
+from eval_pipeline.store.artifacts import CHUNK_BYTES, Artifact, ArtifactStore, describe, storage_errors, verified
+from eval_pipeline.store.durable_files import sync_directory
 from eval_pipeline.store.world_files import WorldFile, changed, list_world, opened
 
 MANIFEST_NAME = "manifest.json"

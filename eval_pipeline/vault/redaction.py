@@ -33,7 +33,7 @@ class Redactor:
     Thread-safe; a secret stands in no representation of it.
     """
 
-    def __init__(self, values: Mapping[str, str | Collection[str]], step_bytes: int = 1 << 20) -> None:
+    def __init__(self, values: Mapping[str, str | Collection[str]], step_bytes: int = 1 << 18) -> None:
         self._values = dict(values)
         self._step_bytes = step_bytes
         every = {(name, one) for name, value in values.items() for one in ([value] if isinstance(value, str) else value)}
@@ -80,18 +80,19 @@ class Redactor:
         if not self:
             yield from chunks
             return
-        held = b""
-        for chunk in chunks:
-            held += chunk
-            if len(held) >= self._step_bytes + 2 * self.reach:
-                done, held = self._replaced(held, len(held) - 2 * self.reach, found)
-                yield done
-        yield self._replaced(held, len(held), found)[0]
+        for data, matches, decided in self._steps(chunks, found):
+            pieces: list[bytes] = []
+            at = 0
+            for match in matches:
+                pieces += [data[at : match.start], f"[secret {match.name}]".encode()]
+                at = match.end
+            pieces.append(data[at:decided])
+            yield b"".join(pieces) if matches else pieces[0]
 
     def count(self, chunks: Iterable[bytes]) -> Counter[str]:
         """How often each secret stands in it, by name."""
         found = Counter[str]()
-        for _ in self.stream(chunks, found):
+        for _ in self._steps(chunks, found) if self else ():
             pass
         return found
 
@@ -105,21 +106,35 @@ class Redactor:
             return {self.any(key): self.any(one) for key, one in cast(Mapping[Any, Any], value).items()}
         return [self.any(one) for one in cast(Iterable[Any], value)] if isinstance(value, list | tuple) else value
 
-    def _replaced(self, data: bytes, decided: int, found: Counter[str] | None) -> tuple[bytes, bytes]:
-        """What is decided, and the rest: a match that begins before `decided` ends inside of `data`, with all that may compete with it."""
-        pieces: list[bytes] = []
+    def _steps(self, chunks: Iterable[bytes], found: Counter[str] | None) -> Iterator[tuple[bytes, list[_Match], int]]:
+        """Some data, what is replaced in it, and how far it is decided: the rest comes again."""
+        held: list[bytes] = []
+        size = 0
+        for chunk in chunks:
+            held.append(chunk)
+            size += len(chunk)
+            if size >= self._step_bytes + 2 * self.reach:
+                data = b"".join(held)
+                matches, decided = self._replaced(data, size - 2 * self.reach, found)
+                yield data, matches, decided
+                held = [data[decided:]]
+                size -= decided
+        data = b"".join(held)
+        yield data, *self._replaced(data, size, found)
+
+    def _replaced(self, data: bytes, decided: int, found: Counter[str] | None) -> tuple[list[_Match], int]:
+        """A match that begins before `decided` ends inside of `data`, with all that may compete with it."""
+        chosen: list[_Match] = []
         at = 0
         for match in self._matches(data):
             if match.start >= decided:
                 break
             if match.start >= at:
-                pieces += [data[at : match.start], f"[secret {match.name}]".encode()]
+                chosen.append(match)
                 at = match.end
                 if found is not None:
                     found[match.name] += 1
-        cut = max(at, decided)
-        pieces.append(data[at:cut])
-        return b"".join(pieces) if len(pieces) > 1 else pieces[0], data[cut:]
+        return chosen, max(at, decided)
 
     def _matches(self, data: bytes) -> list[_Match]:
         """Every one, from left to right, the longest of each place first: they may overlap."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
 import hyperscan
 from ahocorasick_rs import BytesAhoCorasick
@@ -12,7 +12,6 @@ from ahocorasick_rs import BytesAhoCorasick
 Places = Iterable[tuple[int, int, int]]
 """Which text, where it begins, and where it ends."""
 COMPILED_MAX = 8000
-_BITS = hyperscan.HS_MODE_BLOCK
 
 
 def search_for(texts: Sequence[bytes]) -> Callable[[bytes], Places]:
@@ -28,21 +27,39 @@ def searched_plainly(texts: Sequence[bytes]) -> Callable[[bytes], Places]:
     return lambda data: automaton.find_matches_as_indexes(data, overlapping=True)
 
 
-class _Compiled:
-    def __init__(self, texts: Sequence[bytes]) -> None:
-        self._lengths = [len(text) for text in texts]
-        self._database: Any = hyperscan.Database(mode=_BITS)
-        # As expressions: what is taken literally must not hold a NUL
-        expressions = [b"".join(b"\\x%02x" % byte for byte in text) for text in texts]
-        self._database.compile(expressions=expressions, ids=list(range(len(texts))), elements=len(texts), flags=0)
+class Expressions:
+    """Regular expressions of bytes, without groups that refer back. once: those of which one place is enough, whichever it is.
+
+    Several threads may search with it.
+    """
+
+    def __init__(self, expressions: Sequence[bytes], once: Collection[int] = ()) -> None:
+        self._database: Any = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+        self._database.compile(
+            expressions=list(expressions),
+            ids=list(range(len(expressions))),
+            elements=len(expressions),
+            flags=[hyperscan.HS_FLAG_SINGLEMATCH if n in once else 0 for n in range(len(expressions))],
+        )
         self._one = threading.Lock()  # it works in a memory of its own
 
-    def __call__(self, data: bytes) -> Places:
-        ends: list[tuple[int, int]] = []
+    def ends(self, data: bytes) -> list[tuple[int, int]]:
+        """Which expression, and where a match of it ends, of all that there are."""
+        found: list[tuple[int, int]] = []
 
-        def note(text: int, _start: int, end: int, _flags: int, _context: object) -> None:
-            ends.append((text, end))
+        def note(expression: int, _start: int, end: int, _flags: int, _context: object) -> None:
+            found.append((expression, end))
 
         with self._one:
             self._database.scan(data, match_event_handler=note)
-        return [(text, end - self._lengths[text], end) for text, end in cast(list[tuple[int, int]], ends)]
+        return found
+
+
+class _Compiled:
+    def __init__(self, texts: Sequence[bytes]) -> None:
+        self._lengths = [len(text) for text in texts]
+        # As expressions: what is taken literally must not hold a NUL
+        self._search = Expressions([b"".join(b"\\x%02x" % byte for byte in text) for text in texts])
+
+    def __call__(self, data: bytes) -> Places:
+        return [(text, end - self._lengths[text], end) for text, end in self._search.ends(data)]

@@ -10,7 +10,7 @@ from eval_pipeline.analysis.imported.files import MAX_JSON, MIB, parsed, whole
 from eval_pipeline.analysis.imported.table import ImportedTable
 from eval_pipeline.domain.ids import check_slug
 from eval_pipeline.errors import NotFound, SpecError
-from eval_pipeline.store.artifacts import write_atomically
+from eval_pipeline.store.durable_files import write_atomically
 
 Kept = Literal["new", "unchanged", "replaced"]
 
