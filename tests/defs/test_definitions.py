@@ -13,6 +13,9 @@ import pytest
 
 import eval_pipeline
 
+# Imports Dagster and all that it is told
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(eval_pipeline.__file__).parent
 
 

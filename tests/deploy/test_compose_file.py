@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from support.compose_file import DEPLOY, FILLED, REPOSITORY, compose, rendered, write_env
 
+# Compose is started for each
+pytestmark = pytest.mark.slow
+
 REQUIRED = ["EVALS_PROJECT", "EVALS_POSTGRES_PASSWORD", "EVALS_ARTIFACTS_URL", "EVALS_COMPUTE_LOGS_BUCKET", "AWS_DEFAULT_REGION"]
 SECRET = ["EVALS_POSTGRES_PASSWORD", "AWS_SECRET_ACCESS_KEY", "MODAL_TOKEN_SECRET", "EVALS_WEBHOOK_URL"]
 

@@ -21,6 +21,9 @@ from dagster_k8s.models import k8s_model_from_dict, k8s_snake_case_dict
 from kubernetes import client
 from support.compose_file import DEPLOY, REPOSITORY
 
+# Imports Dagster's libraries for AWS and Kubernetes
+pytestmark = pytest.mark.slow
+
 SAME = ["concurrency", "run_retries", "run_monitoring", "nux", "telemetry"]
 
 

@@ -45,6 +45,9 @@ from eval_pipeline.specs.yaml_file import YamlFile, parse_model
 from eval_pipeline.vault.containers import TooMuch, Unpacker
 from eval_pipeline.vault.redaction import Redactor
 
+# 2,700 inputs: each reader has its own tests, which are fast
+pytestmark = pytest.mark.slow
+
 JSON = st.recursive(
     st.none()
     | st.booleans()

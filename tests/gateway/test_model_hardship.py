@@ -20,6 +20,9 @@ from eval_pipeline.gateway.model_limits import CALLS_OF_ONE
 from eval_pipeline.gateway.model_log import Access
 from eval_pipeline.gateway.model_provider import Providers
 
+# Imports the clients of two providers
+pytestmark = pytest.mark.slow
+
 __all__ = ["way"]
 SMALL = {**CHAT, "max_tokens": 1}
 CHATS = "/openai/chat/completions"

@@ -23,6 +23,9 @@ from eval_pipeline.gateway.model_server import ModelServer
 from eval_pipeline.gateway.paths import Paths
 from eval_pipeline.vault.values import Values
 
+# Imports the clients of two providers
+pytestmark = pytest.mark.slow
+
 KEY = "sk-real-4d1f0c3a"
 TOKEN = "evals-box.token-of-this-cell"
 PRICES = [

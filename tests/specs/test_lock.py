@@ -32,14 +32,20 @@ PRICE = {
 JUDGED = {"id": "j", "text": "J", "points": 2, "judge": True}
 
 
-@pytest.fixture
-def project() -> Generator[Project]:
+@pytest.fixture(scope="module")
+def drawn() -> Generator[Project]:
     with short_dir() as root:
         project = Project(root, root / "state")
         project.case("c", tags=["t"])
         project.case("d")
         project.agent("answer yes\n")
         yield project
+
+
+@pytest.fixture
+def project(drawn: Project) -> Generator[Project]:
+    with short_dir() as root:
+        yield Project(root, root / "state", like=drawn)
 
 
 def lock(project: Project, **more: Any) -> Locked:

@@ -20,13 +20,19 @@ UP = {"up": ["bin/up"]}
 AUTHOR = ["-c", "user.name=t", "-c", "user.email=t@example.invalid"]
 
 
-@pytest.fixture
-def project() -> Generator[Project]:
+@pytest.fixture(scope="module")
+def drawn() -> Generator[Project]:
     with short_dir() as root:
         project = Project(root, root / "state")
         project.case()
         project.agent("answer yes\n")
         yield project
+
+
+@pytest.fixture
+def project(drawn: Project) -> Generator[Project]:
+    with short_dir() as root:
+        yield Project(root, root / "state", like=drawn)
 
 
 def manifest(project: Project, **more: Any) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from dagster._utils.schedules import get_latest_completed_cron_tick, get_next_cron_tick
 
 from eval_pipeline.domain.experiment import ScheduleSpec
 from eval_pipeline.errors import SpecError
@@ -59,6 +58,8 @@ def test_what_is_refused_with_its_line(tmp_path: Path, schedule: object, message
 @pytest.mark.parametrize("cron", ["0 2 * * *", "*/7 * * * *", "30 23 1 * *", "15 4 * * 0", "0 12 * 1,7 mon-fri"])
 @pytest.mark.parametrize("timezone", ["UTC", "Asia/Kolkata", "America/New_York"])
 def test_due_times_are_those_of_dagster(cron: str, timezone: str) -> None:
+    from dagster._utils.schedules import get_latest_completed_cron_tick, get_next_cron_tick
+
     schedule = ScheduleSpec(cron=cron, timezone=timezone)
     for day in range(0, 360, 23):
         now = datetime(2026, 1, 5, 13, 37, 12, 345, tzinfo=UTC) + timedelta(days=day)

@@ -139,6 +139,7 @@ def _restore_in_process(
     results.put(restore(snapshot, LocalArtifacts(artifacts), root).stat().st_ino)
 
 
+@pytest.mark.slow
 def test_many_processes_restore_at_once(world: Path, store: LocalArtifacts, tmp_path: Path) -> None:
     snapshot = pack_world(world, SPEC, store)
     spawn = multiprocessing.get_context("spawn")

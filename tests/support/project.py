@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,14 +30,23 @@ CHECK_YES = {"id": "says-yes", "text": "Says yes", "points": 1, "check": {"conta
 
 
 class Project:
-    """`agent` scripts are POSIX sh; they may call `answer TEXT`. state_dir may be shared by several projects."""
+    """`agent` scripts are POSIX sh; they may call `answer TEXT`. state_dir may be shared by several projects.
 
-    def __init__(self, root: Path, state_dir: Path, extra_env: Mapping[str, str] | None = None) -> None:
+    like: a project that this one starts as a copy of; its making costs a tenth then.
+    """
+
+    def __init__(
+        self, root: Path, state_dir: Path, extra_env: Mapping[str, str] | None = None, like: Project | None = None
+    ) -> None:
         self.root = root
         self.state_dir = state_dir
         self.worlds = root / "worlds_src"
         self.app = root / "app"
         self.env = {**os.environ, "EVALS_STATE_DIR": str(state_dir), "EVALS_WORLDS_DIR": str(self.worlds), **(extra_env or {})}
+        if like is not None:
+            shutil.copytree(like.worlds, self.worlds, symlinks=True)
+            shutil.copytree(like.app, self.app, symlinks=True)
+            return
         for folder in ("worlds", "datasets", "experiments"):
             (self.worlds / folder).mkdir(parents=True)
         self.write("app.yaml", {"name": "tiny", "repo": "app", "path": "."})
