@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Asked before anything is installed; `make install` leaves it out
 ASKED  := preflight
 
-.PHONY: demo up install check types fast format test test-all escape audit bench-smoke lock preflight packages dev
+.PHONY: demo up install check types fast format test types-of-tests whole test-all escape audit bench-smoke lock preflight packages dev
 
 demo: $(VENV)/.runtime
 	$(BIN)/evals demo
@@ -41,7 +41,10 @@ format: dev
 	$(BIN)/ruff check --fix .
 
 test: dev packages
+	@$(MAKE) --no-print-directory -j 2 types-of-tests whole
+types-of-tests:
 	$(BIN)/basedpyright -p tests
+whole:
 	$(PYTEST) -n 2 -m "not long" $(AGAIN) -m "not long"; }
 
 test-all: dev packages

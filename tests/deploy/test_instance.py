@@ -88,12 +88,12 @@ def loaded(home: Path, instance: dict[str, Any], **env: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_dagster_takes_both_instances(tmp_path: Path, database_url: str, values: dict[str, Any]) -> None:
+def test_dagster_takes_both_instances(tmp_path: Path, empty_database_url: str, values: dict[str, Any]) -> None:
     of_the_chart = as_the_chart_writes_it(values)
     assert of_the_chart["storage"]["postgres"]["postgres_db"]["params"] == {"sslmode": "require"}
     of_the_chart["storage"] = {"postgres": {"postgres_url": {"env": "EVALS_POSTGRES_URL"}}}  # that of values.yaml is not here
     for instance in (read(DEPLOY / "dagster.yaml"), of_the_chart):
-        said = loaded(tmp_path, instance, EVALS_POSTGRES_URL=database_url)
+        said = loaded(tmp_path, instance, EVALS_POSTGRES_URL=empty_database_url)
         assert said == ["S3ComputeLogManager", "QueuedRunCoordinator", "PostgresEventLogStorage", "2", "True", "True"]
 
 

@@ -38,7 +38,7 @@ def free_port() -> int:
 class Stack:
     """The services but Postgres, as `docker compose up` starts them, on loopback ports of their own."""
 
-    def __init__(self, folder: Path, project: Project, database_url: str, s3: str) -> None:
+    def __init__(self, folder: Path, project: Project, empty_database_url: str, s3: str) -> None:
         self.project = project
         self.log = folder / "log"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -49,7 +49,9 @@ class Stack:
         self.home = folder / "home"
         self.home.mkdir()
         (self.home / "dagster.yaml").write_bytes((DEPLOY / "dagster.yaml").read_bytes())
-        url = prepare_home(Settings(state_dir=folder / "unused", worlds_dir=folder, postgres_url=database_url), database_url)
+        url = prepare_home(
+            Settings(state_dir=folder / "unused", worlds_dir=folder, postgres_url=empty_database_url), empty_database_url
+        )
         self.here = {
             "EVALS_POSTGRES_URL": url["EVALS_POSTGRES_URL"],
             "EVALS_CODE_HOST": "127.0.0.1",
@@ -131,7 +133,7 @@ class Stack:
 
 
 @contextmanager
-def running(folder: Path, database_url: str) -> Generator[tuple[Stack, Any]]:
+def running(folder: Path, empty_database_url: str) -> Generator[tuple[Stack, Any]]:
     with ExitStack() as stack:
         s3 = stack.enter_context(aws_server())
         client = boto3.client("s3", endpoint_url=s3, aws_access_key_id="t", aws_secret_access_key="t", region_name="us-east-1")
@@ -139,7 +141,7 @@ def running(folder: Path, database_url: str) -> Generator[tuple[Stack, Any]]:
             client.create_bucket(Bucket=bucket)
         (folder / "project").mkdir()
         project = Project(folder / "project", folder / "state")
-        services = Stack(folder, project, database_url, s3)
+        services = Stack(folder, project, empty_database_url, s3)
         stack.callback(stop_gateway, project.state_dir)
         stack.callback(services.stop)
         services.start("code")
@@ -156,8 +158,8 @@ def keys(client: Any, bucket: str) -> list[str]:
 
 
 @pytest.mark.long
-def test_an_experiment_that_the_ui_starts(state_dir: Path, database_url: str) -> None:
-    with running(state_dir, database_url) as (stack, s3):
+def test_an_experiment_that_the_ui_starts(state_dir: Path, empty_database_url: str) -> None:
+    with running(state_dir, empty_database_url) as (stack, s3):
         stack.project.case()
         stack.project.agent("answer yes")
         stack.project.experiment("small", trials=2)
