@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 
 from eval_pipeline.definitions import defs
+from eval_pipeline.defs.connections import keeping_connections
 from eval_pipeline.defs.partitions import CELLS, EXPERIMENTS, WORLDS, add_partitions
 from eval_pipeline.errors import EvalsError
 from eval_pipeline.runner.notify import send, tell_state
@@ -34,7 +35,7 @@ def run_experiment(settings: Settings, experiment_id: str, keys: list[str], *, o
             *records.views.keys(experiment.id, ["open", "setup", "running", "persisting", "failed"]),
             *records.views.unlogged(experiment.id),  # what was adopted has a result that Dagster does not know
         ]
-        with dg.DagsterInstance.get() as instance:
+        with dg.DagsterInstance.get() as instance, keeping_connections(instance):
             _register(instance, experiment)
             for world in [] if only_score else missing:
                 _execute(instance, "snapshot_worlds", experiment, world)

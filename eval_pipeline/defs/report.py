@@ -2,7 +2,6 @@ from typing import Any
 
 import dagster as dg
 
-from eval_pipeline.analysis.report import report_folder, write_report
 from eval_pipeline.defs.assets import OWNERS, leaderboard
 from eval_pipeline.defs.partitions import EXPERIMENTS
 from eval_pipeline.defs.pools import SCORING_POOL
@@ -14,6 +13,8 @@ from eval_pipeline.defs.resources import EvalsResource
 )
 def report(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.MaterializeResult[Any]:
     """The whole result as pages for a browser, on the machine that wrote them: tables, plots, and a page a cell."""
+    from eval_pipeline.analysis.report import report_folder, write_report  # slow to load, and few runs write one
+
     with evals.records() as records:
         experiment = records.ledger.experiment(context.partition_key)
         made = write_report(records, evals.store(), experiment, report_folder(evals.settings(), experiment.id))

@@ -104,6 +104,9 @@ def _leave(settings: Settings, users: int) -> None:
 
 def _running(settings: Settings) -> str:
     cluster = _cluster(settings)
+    found = pg.socket_dir(cluster)
+    if found is not None and pg.answers(found, DATABASE):
+        return _url(found)
     directory = pg.ensure_running(cluster)
     try:
         _create_database(directory)

@@ -133,16 +133,17 @@ def ensure_running(cluster: Cluster) -> Path:
     return directory
 
 
-def answers(directory: Path) -> bool:
+def answers(directory: Path, database: str = "postgres") -> bool:
+    """database: whether it has that one too."""
     try:
-        connect(directory).close()
+        connect(directory, database).close()
     except psycopg2.OperationalError as error:
         return "too many clients" in str(error)
     return True
 
 
-def connect(directory: Path) -> psycopg2.extensions.connection:
-    return psycopg2.connect(host=str(directory), port=PORT, user=ROLE, dbname="postgres", connect_timeout=5)
+def connect(directory: Path, database: str = "postgres") -> psycopg2.extensions.connection:
+    return psycopg2.connect(host=str(directory), port=PORT, user=ROLE, dbname=database, connect_timeout=5)
 
 
 def server_pid(cluster: Cluster) -> int | None:
