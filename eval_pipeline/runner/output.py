@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from eval_pipeline.domain.outcome import AgentResult, read_result
-from eval_pipeline.domain.usage import Total, Usage, usage_from_event
+from eval_pipeline.domain.usage import Total, Usage, counts_from_event
 from eval_pipeline.scoring.bundle_tar import bundle_members
 from eval_pipeline.vault.searching import Expressions
 
@@ -173,7 +173,7 @@ class TranscriptReader:
             if not (line.startswith(b"{") and line.endswith(b"}")):
                 raise ValueError("not a JSON object")
             if _USAGE in line:  # the others are not parsed: a transcript is large and only its usage counts
-                self._event(json.loads(line))
+                self._event(as_object(line))
             self.n_events += 1
         except (ValueError, RecursionError, MemoryError):
             self.bad_lines += 1
@@ -181,11 +181,28 @@ class TranscriptReader:
     def _event(self, event: dict[str, Any]) -> None:
         if event.get("type") != "usage":
             return
-        usage = usage_from_event(event)
-        if usage.model not in self._totals and len(self._totals) >= MODELS_MAX:
-            raise ValueError(f"more than {MODELS_MAX} models")
-        self._totals.setdefault(usage.model, Total()).add(usage)
+        model, counts = counts_from_event(event)
+        total = self._totals.get(model)
+        if total is None:
+            if len(self._totals) >= MODELS_MAX:
+                raise ValueError(f"more than {MODELS_MAX} models")
+            total = self._totals[model] = Total()
+        total.add(counts)
         self.calls += 1
+
+
+_DECODER = json.JSONDecoder()
+
+
+def as_object(line: bytes) -> dict[str, Any]:
+    """As json.loads of what begins with a brace, without its guess at an encoding where the second byte leaves none but UTF-8."""
+    if not line[1]:
+        return json.loads(line)
+    text = line.decode("utf-8", "surrogatepass")
+    event, end = _DECODER.raw_decode(text)
+    if end != len(text):
+        raise ValueError("more than a JSON object")
+    return event
 
 
 @functools.cache

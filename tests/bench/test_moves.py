@@ -53,7 +53,7 @@ def test_a_cell_is_told_apart_from_what_a_run_costs_anyway() -> None:
     commands = {"cells": 40, "run_cpu_s": 10.8, "import_dagster_cpu_s": 2.0, "resume_cpu_s": 3.0, "leaderboard_cpu_s": 1.0}
     commands |= {"list_cpu_s": 0.5, "help_cpu_s": 0.1, "python_cpu_s": 0.02}
     cells = {"cells": 240, "cpu_ms_per_cell": 14.8 / 240 * 1e3, "floor_ms_per_cell": 10.0}
-    found = ratios(commands, cells, {"cpu_s": 3.0, "reading_cpu_s": 1.5})
+    found = ratios(commands, cells, {"cpu_s": 3.0, "floor_cpu_s": 1.5})
     assert found == pytest.approx(
         {
             "cell_over_floor": 2.0,
@@ -62,7 +62,7 @@ def test_a_cell_is_told_apart_from_what_a_run_costs_anyway() -> None:
             "leaderboard_over_help": 10.0,
             "list_over_help": 5.0,
             "help_over_python": 5.0,
-            "persist_over_reading": 2.0,
+            "persist_over_floor": 2.0,
         }
     )
 
@@ -72,5 +72,5 @@ def test_the_committed_baseline_holds_every_ratio() -> None:
     assert {one.verdict for one in moves(baseline["ratios"], baseline["ratios"], baseline["factor"])} == {"within"}
     assert set(baseline["ratios"]) == {
         "cell_over_floor", "run_over_dagster", "resume_over_dagster", "leaderboard_over_help", "list_over_help", "help_over_python",
-        "persist_over_reading",
+        "persist_over_floor",
     }  # fmt: skip

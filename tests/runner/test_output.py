@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from eval_pipeline.domain.usage import Usage
+from eval_pipeline.domain.usage import Total, Usage, counts_from_event, usage_from_event
 from eval_pipeline.runner import output
 from eval_pipeline.runner.output import TranscriptReader, read_output
 
@@ -86,6 +86,44 @@ def test_lines_are_counted_together_as_they_are_one_by_one(text: bytes, cuts: li
     edges = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
     pieces = [text[start:end] for start, end in pairwise(edges)]
     assert read(*pieces) == (slow.usages, slow.calls, slow.n_events, slow.bad_lines)
+
+
+JSON = st.none() | st.booleans() | st.integers() | st.integers(0, 9) | st.floats() | st.text(max_size=9) | st.just([])
+NAMES = st.sampled_from([*Usage.model_fields, "type", "other"])
+
+
+@given(
+    st.dictionaries(NAMES, JSON) | st.dictionaries(NAMES, st.integers(0, 10**9 + 1)),
+    st.none() | st.text(min_size=1, max_size=220),
+)
+def test_counts_are_those_of_the_whole_model(event: dict[str, Any], model: str | None) -> None:
+    event = event if model is None else {**event, "model": model}
+    try:
+        usage = usage_from_event(event)
+    except ValueError as error:
+        with pytest.raises(ValueError) as raised:
+            counts_from_event(event)
+        assert str(raised.value) == str(error)
+    else:
+        total = Total()
+        name, counts = counts_from_event(event)
+        total.add(counts)
+        assert total.usage(name) == usage
+
+
+@given(st.sampled_from(["utf-8", "utf-16-le", "utf-32-le"]), st.binary(max_size=9), st.text(max_size=9))
+@example("utf-8", b"\xed\xa0\x80", "")
+@example("utf-8", b"\xff", "")
+def test_a_line_is_the_json_it_was(encoding: str, noise: bytes, text: str) -> None:
+    model = json.dumps({"type": "usage", "model": "m", "x": text}, ensure_ascii=False).encode(encoding, "surrogatepass")
+    for line in (model, b'{"usage": "' + noise + b'"}', b'{"usage": 1}' + noise + b"}", b"{\x00" + noise + b"}"):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            with pytest.raises(ValueError):
+                output.as_object(line)
+        else:
+            assert output.as_object(line) == event
 
 
 def test_every_line_is_an_event_or_bad() -> None:
