@@ -130,10 +130,9 @@ def newest_revision() -> str:
 
 def _revision(connection: sa.Connection) -> str | None:
     """What the ledger was last brought to; None before anything was."""
-    table = f"{SCHEMA}.{VERSION_TABLE}"
-    if connection.execute(sa.select(sa.func.to_regclass(table))).scalar() is None:
+    if connection.execute(sa.select(sa.func.to_regclass(f"{SCHEMA}.{VERSION_TABLE}"))).scalar() is None:
         return None
-    return connection.execute(sa.text(f"select version_num from {table}")).scalar()
+    return connection.execute(sa.text(f"select version_num from {SCHEMA}.{VERSION_TABLE}")).scalar()
 
 
 def _upgrade(connection: sa.Connection) -> None:
