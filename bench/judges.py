@@ -6,7 +6,8 @@ The ledger is an embedded Postgres; the cells' outputs are stored through the pr
 product's judge stage runs over them once for each number of calls at once (the limit `judge calls`), each time as another judge. The
 judge is a process of its own on loopback, whose CPU is counted apart. One call is made a criterion: ideal_s = calls x 50 ms / at once.
 
-Prints one JSON line, and a table on standard error. ratio: wall over ideal. CPU in ms a call: engine (this process), of it client (what
+Prints one JSON line, and a table on standard error. ratio: wall over ideal; floor_ratio: the same of bare calls of the client, which
+says how much of it is the machine's (on a busy one even these wait). CPU in ms a call: engine (this process), of it client (what
 the same calls take without the product around them, measured in the same run: the floor), readers (the processes that read outputs)
 and postgres; provider is what loopback's judge takes. cpu_bound_at: calls at once at which one core of the engine would be full.
 """
@@ -108,8 +109,8 @@ def stored(runs: JudgedRuns, judge: JudgeSpec, n_cells: int, n_criteria: int, ch
     return runs.experiment(judge, criteria, answers, arms=arms, trials=TRIALS, budget_usd="10000000")
 
 
-async def floor_ms(judge: JudgeSpec, at_once: int, text: str) -> float:
-    """CPU of a call that is only made, and read as the client reads it."""
+async def floor(judge: JudgeSpec, at_once: int, text: str) -> tuple[float, float]:
+    """Of calls that are only made, and read as the client reads them: CPU in ms a call, and their wall over ideal."""
     gate = asyncio.Semaphore(at_once)
     async with JudgeClient(judge, None, 120.0) as client:
 
@@ -118,9 +119,10 @@ async def floor_ms(judge: JudgeSpec, at_once: int, text: str) -> float:
                 await client.ask(text, "The criterion, whose criterion_id is c0:", per_occurrence=False)
 
         await one()
-        before = time.process_time()
+        started, before = time.monotonic(), time.process_time()
         await asyncio.gather(*(one() for _ in range(FLOOR_CALLS)))
-        return (time.process_time() - before) / FLOOR_CALLS * 1e3
+        cpu_s, wall_s = time.process_time() - before, time.monotonic() - started
+        return cpu_s / FLOOR_CALLS * 1e3, wall_s / (FLOOR_CALLS * LATENCY_S / at_once)
 
 
 class Bench:
@@ -133,7 +135,7 @@ class Bench:
         judge = score.judge.model_copy(update={"temperature": at_once / 1000})
         self.runs.records.scorings.set(self.experiment.id, score.model_copy(update={"judge": judge}))
         self.runs.records.judge_calls.set_limit(CALLS, None, at_once)
-        client = asyncio.run(floor_ms(judge, at_once, "x" * chars))
+        client, floor_ratio = asyncio.run(floor(judge, at_once, "x" * chars))
         before = self._used()
         started = time.monotonic()
         report = self.runs.judge(self.experiment)
@@ -147,6 +149,7 @@ class Bench:
             "wall_s": round(wall_s, 1),
             "ideal_s": round(ideal_s, 1),
             "ratio": round(wall_s / ideal_s, 2),
+            "floor_ratio": round(floor_ratio, 2),
             "cpu_ms": {name: round(value, 2) for name, value in {**used, "client": client}.items()},
             "cpu_bound_at": round(LATENCY_S * 1e3 / used["engine"]),
             "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
@@ -168,9 +171,12 @@ def _parent(stat: Path) -> int:
 
 def table(levels: list[dict[str, Any]]) -> str:
     names = ["engine", "client", "readers", "postgres", "provider"]
-    lines = [f"{'at once':>8} {'calls':>7} {'wall s':>7} {'ideal s':>7} {'ratio':>6}  " + " ".join(f"{one:>8}" for one in names)]
+    lines = [
+        f"{'at once':>8} {'calls':>7} {'wall s':>7} {'ideal s':>7} {'ratio':>6} {'floor':>6}  "
+        + " ".join(f"{one:>8}" for one in names)
+    ]
     lines += [
-        f"{one['at_once']:8} {one['calls']:7} {one['wall_s']:7} {one['ideal_s']:7} {one['ratio']:6}  "
+        f"{one['at_once']:8} {one['calls']:7} {one['wall_s']:7} {one['ideal_s']:7} {one['ratio']:6} {one['floor_ratio']:6}  "
         + " ".join(f"{one['cpu_ms'][name]:8}" for name in names)
         for one in levels
     ]

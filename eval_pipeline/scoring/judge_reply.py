@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -37,7 +38,9 @@ class EachReply(_Reply):
     verdict: Literal["counted", "cannot_assess"]
 
 
+@cache
 def schema(per_occurrence: bool) -> dict[str, Any]:
+    """Nobody may change it."""
     return (EachReply if per_occurrence else OnceReply).model_json_schema()
 
 

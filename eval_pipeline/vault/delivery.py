@@ -199,7 +199,7 @@ class Secrets:
         attempt_id: whose output it is for. Raises SpecError when a secret that it was given can't be had: its value may be in there.
         """
         given = {} if attempt_id is None else self._versions.given(attempt_id)
-        if unheld := given.keys() - self._held_names():
+        if given and (unheld := given.keys() - self._held_names()):
             self.values(unheld, "agent")
             if lost := unheld - self._held_names():
                 hint = f"this place needs them to redact what was written with them; looked in: {self._looked_in()}"
