@@ -9,6 +9,7 @@ import pytest
 from support.project import Project
 
 from eval_pipeline.settings import Settings
+from eval_pipeline.store.liveness import engines_dir, is_held
 from eval_pipeline.store.postgres import server_status
 
 pytestmark = pytest.mark.slow
@@ -203,12 +204,14 @@ def test_postgres_gone_in_mid_run_loses_nothing(lone_project: Project) -> None:
     lone_project.experiment("outage", trials=3)
     name = lone_project.evals("experiment", "run", "outage")["experiment"]
     lone_project.wait_for(lambda: lone_project.evals("experiment", "status", name)["states"].get("running") == 3)
-    pid = server_status(Settings(state_dir=lone_project.state_dir, worlds_dir=lone_project.worlds)).pid
+    settings = Settings(state_dir=lone_project.state_dir, worlds_dir=lone_project.worlds)
+    pid = server_status(settings).pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     lone_project.wait_for(lambda: lone_project.evals("experiment", "status", name)["n_done"] == 3)
     lone_project.run("outage")
     assert [(cell["outcome"], len(cell["attempts"])) for cell in lone_project.cells(name)] == [("ok", 1)] * 3
+    lone_project.wait_for(lambda: not any(map(is_held, engines_dir(settings).glob("drive-*"))))  # it scores what is done
 
 
 @pytest.mark.long
