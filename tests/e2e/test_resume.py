@@ -9,7 +9,6 @@ import pytest
 from support.project import Project
 
 from eval_pipeline.settings import Settings
-from eval_pipeline.store.liveness import engines_dir, is_held
 from eval_pipeline.store.postgres import server_status
 
 pytestmark = pytest.mark.slow
@@ -211,7 +210,7 @@ def test_postgres_gone_in_mid_run_loses_nothing(lone_project: Project) -> None:
     lone_project.wait_for(lambda: lone_project.evals("experiment", "status", name)["n_done"] == 3)
     lone_project.run("outage")
     assert [(cell["outcome"], len(cell["attempts"])) for cell in lone_project.cells(name)] == [("ok", 1)] * 3
-    lone_project.wait_for(lambda: not any(map(is_held, engines_dir(settings).glob("drive-*"))))  # it scores what is done
+    lone_project.wait_for(lambda: server_status(settings).pid is None)  # the engine scores, and is the last to leave
 
 
 @pytest.mark.long
