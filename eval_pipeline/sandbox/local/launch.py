@@ -25,6 +25,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from fcntl import F_DUPFD_CLOEXEC, LOCK_EX, LOCK_NB, LOCK_SH, fcntl, flock
+from functools import cache
 from pathlib import Path
 
 from eval_pipeline.errors import SandboxError
@@ -34,7 +35,8 @@ from eval_pipeline.sandbox.local.places import MEMORY_ROOT, Places, host_binds
 
 START_TIMEOUT_S = 30.0
 KILL_TIMEOUT_S = 30.0
-_STATUS_FD, _SECCOMP_FD = 3, 4
+_APPENDED = os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+_STATUS_FD, _SECCOMP_FD = 3, 4  # the bell, the journal and stderr come before, and what says that it is ready comes after
 _MANY = 24  # from here on the others' mounts cost a start more than leaving them does
 _PATH = "/opt/venv/bin:/usr/local/bin:/usr/bin:/bin"
 _PROXY = "http://127.0.0.1:3128"
@@ -62,21 +64,23 @@ class Inmate:
 
 def spawn(home: Path, places: Places, plan: Plan, greeting: bytes) -> None:
     """Start the tree, put `greeting` to its bell, and wait until its runner reads the bell. Raises SandboxError with bwrap's own words."""
-    bell = os.open(home / "bell", os.O_RDWR | os.O_CLOEXEC)
-    journal = os.open(home / "journal", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    opened = [bell, journal]
+    ready, theirs = os.pipe()
+    opened = [theirs]
     try:
+        opened.append(bell := os.open(home / "bell", os.O_RDWR | os.O_CLOEXEC))
+        opened.append(journal := os.open(home / "journal", os.O_RDWR | _APPENDED, 0o600))
         flock(journal, LOCK_EX)
         os.write(bell, greeting)
-        errors = os.open(home / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        status = os.open(home / "status", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        program = os.open(places.seccomp, os.O_RDONLY | os.O_CLOEXEC)
-        opened += [errors, status, program]
-        _children[home] = _exec_aside(home, places, plan, [bell, journal, errors, status, program])
+        opened.append(errors := os.open(home / "stderr", os.O_WRONLY | _APPENDED, 0o600))
+        opened.append(status := os.open(home / "status", os.O_WRONLY | _APPENDED, 0o600))
+        opened.append(program := os.open(places.seccomp, os.O_RDONLY | os.O_CLOEXEC))
+        _children[home] = _exec_aside(home, places, plan, [bell, journal, errors, status, program, theirs])
+        while opened:
+            os.close(opened.pop())
+        _await_ready(home, ready)
     finally:
-        for fd in opened:
+        for fd in (ready, *opened):
             os.close(fd)
-    _await_ready(home)
 
 
 def _exec_aside(home: Path, places: Places, plan: Plan, descriptors: list[int]) -> int:
@@ -133,12 +137,17 @@ def _command(home: Path, places: Places, plan: Plan) -> list[str]:
     return [*command, "--", *(_leave_root_inside(places) if places.rooted else []), f"{RUN_DIR}/sh", f"{RUN_DIR}/runner.sh"]
 
 
+@cache
+def _program(name: str) -> str | None:
+    return shutil.which(name)
+
+
 def _until(lifetime_s: float) -> list[str]:
     """The tree's own parent ends it when its time is over: no orchestrator, and no state directory, needs to be there then.
 
     Not without a user namespace: there bwrap has no right left to signal a child of another user.
     """
-    timeout = shutil.which("timeout")
+    timeout = _program("timeout")
     if timeout is None:
         raise SandboxError("`timeout` is missing, so nothing would end a sandbox that was forgotten", hint="install coreutils")
     return [timeout, "--foreground", "--signal=KILL", f"{lifetime_s:.3f}"]
@@ -164,7 +173,7 @@ def drop_root(places: Places) -> list[str]:
     """posix_spawn can't change the user, and forking a large orchestrator costs more than this extra exec."""
     if not places.drops_root:
         return []
-    setpriv = shutil.which("setpriv")
+    setpriv = _program("setpriv")
     if setpriv is None:
         raise SandboxError(
             "setpriv is missing, so a sandbox can't leave uid 0", hint="install util-linux, or run as a normal user"
@@ -190,17 +199,20 @@ def _environment(proxied: bool) -> dict[str, str]:
     return env
 
 
-def _await_ready(home: Path) -> None:
-    deadline, pause = time.monotonic() + START_TIMEOUT_S, 0.001
-    while not was_ready(home):
-        time.sleep(pause)
-        pause = min(pause * 1.3, 0.02)
-        if not alive(home) and not was_ready(home):
-            reap(home)
-            raise SandboxError(f"the sandbox did not start: {last_words(home) or 'bwrap said nothing'}")
-        if time.monotonic() > deadline:
-            kill(home)
-            raise SandboxError(f"the sandbox was not ready within {START_TIMEOUT_S:.0f} s: {last_words(home)}")
+def _await_ready(home: Path, ready: int) -> None:
+    """ready: a pipe that says something once the runner reads its bell, and ends with whoever could have said so."""
+    if not _readable(ready, START_TIMEOUT_S):
+        kill(home)
+        raise SandboxError(f"the sandbox was not ready within {START_TIMEOUT_S:.0f} s: {last_words(home)}")
+    if not os.read(ready, 1):
+        reap(home)
+        raise SandboxError(f"the sandbox did not start: {last_words(home) or 'bwrap said nothing'}")
+
+
+def _readable(fd: int, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1e3))
 
 
 def last_words(home: Path) -> str:
@@ -288,7 +300,7 @@ def _kill_inmate(home: Path) -> None:
             if os.stat(f"/proc/{found.pid}/ns/pid").st_ino != found.pid_namespace:  # noqa: PTH116
                 return
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            select.select([pidfd], [], [], 1.0)
+            _readable(pidfd, 1.0)
     finally:
         os.close(pidfd)
 

@@ -9,6 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -191,7 +192,8 @@ def _make_skeleton(root: Path, identity: Identity, inside: Identity) -> None:
             os.chown(path, identity.uid, identity.gid, follow_symlinks=False)
 
 
-def host_binds() -> list[str]:
+@cache
+def host_binds() -> tuple[str, ...]:
     """The bwrap arguments for what stays the host's: /usr and the few files in /etc that describe it."""
     arguments = ["--ro-bind", "/usr", "/usr"]
     for name in _ROOT_LINKS:
@@ -200,7 +202,7 @@ def host_binds() -> list[str]:
     for path in ("/etc/ssl", "/etc/alternatives", "/etc/ld.so.cache"):
         if Path(path).exists():
             arguments += ["--ro-bind", path, path]
-    return arguments
+    return tuple(arguments)
 
 
 @contextmanager
