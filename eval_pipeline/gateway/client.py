@@ -58,11 +58,12 @@ class Gateway:
 
     async def release(self, name: str) -> None:
         """Close the sandbox's listener and connections. Idempotent; a gateway that is gone has nothing open."""
-        await asyncio.to_thread(self._release, name)
-
-    def _release(self, name: str) -> None:
         registered = self.paths.registration_of(name)
-        if registered.exists() and _ask(self.paths, {"verb": "release", "name": name}) is None:
+        if registered.exists():
+            await asyncio.to_thread(self._release, name, registered)
+
+    def _release(self, name: str, registered: Path) -> None:
+        if _ask(self.paths, {"verb": "release", "name": name}) is None:
             registered.unlink(missing_ok=True)
             self.paths.model_access_of(name).unlink(missing_ok=True)
 

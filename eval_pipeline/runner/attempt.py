@@ -44,7 +44,6 @@ from eval_pipeline.sandbox.base import CommandState, Limit, Phase, Sandbox
 from eval_pipeline.store.handovers import hand_over
 from eval_pipeline.store.rows import Begun, Claim, OpenAttempt, Stopping
 from eval_pipeline.store.steps import has_ended
-from eval_pipeline.vault.redaction import Redactor
 
 log = logging.getLogger(__name__)
 
@@ -102,12 +101,9 @@ class Attempt:
         """Durable first, then the sandbox ends: what can't be ended, or a crash in between, is left to the reaper."""
         if self.attempt.handover is None:
             result = replace(result, evidence={**self._app.evidence, **result.evidence, **await self._held()})
-        result = redacted(result, await self._redactor())
+        result = redacted(result, self.context.secrets.redactor())
         await asyncio.to_thread(self.context.ledger.finish_attempt, self.claim, self.attempt.id, result, last=last)
         await self._end_sandbox()
-
-    async def _redactor(self) -> Redactor:
-        return await asyncio.to_thread(self.context.secrets.redactor)
 
     async def _held(self) -> dict[str, Any]:
         held: dict[str, Any] = {"isolation": isolation(self.context.backend)}
@@ -142,8 +138,8 @@ class Attempt:
         begun = await asyncio.to_thread(
             self.context.ledger.agent_started, self.claim, self.attempt.id, self.case.limits.wall_s, self._sandbox_for_s()
         )
-        self._agent_started_at = begun.at
-        if (await sandbox.state(AGENT)).phase is Phase.ABSENT:
+        is_new, self._agent_started_at = self._agent_started_at is None, begun.at
+        if is_new or (await sandbox.state(AGENT)).phase is Phase.ABSENT:
             await self._app.start_agent(sandbox, AGENT, AGENT_ENV)
         waits_for("its agent")
         state, stop = await self._watch(sandbox, begun)
@@ -167,11 +163,11 @@ class Attempt:
         """Raises HandedOver. A sandbox that everybody can reach is left to whoever takes it up; of another the output is stored first."""
         if self.context.backend.name == "local":
             await self._app.keep_logs(sandbox)
-            async with self.context.persister.collected(sandbox, self.attempt.id) as kept:
+            async with self.context.persister.collected(sandbox, self._given_secrets) as kept:
                 end = end.model_copy(update={"bundle": kept.bundle, "facts": kept.facts})
             await self._app.down(sandbox)
         end = end.model_copy(update={"evidence": {**self._app.evidence, **await self._held()}})
-        end = redacted_end(end, await self._redactor())
+        end = redacted_end(end, self.context.secrets.redactor())
         await asyncio.to_thread(hand_over, self.context.ledger.database, self.claim, self.attempt.id, end)
         if end.bundle is not None:
             await self._end_sandbox()
@@ -184,7 +180,7 @@ class Attempt:
     async def _keep(self, sandbox: Sandbox, seen: Measured | None) -> Persisted:
         await self._app.keep_logs(sandbox)
         before = self._state_before if self._app.dumped else None
-        async with self.context.persister.collected(sandbox, self.attempt.id) as self._kept:
+        async with self.context.persister.collected(sandbox, self._given_secrets) as self._kept:
             return await self.context.persister.read(self._kept, self.context.experiment, self.key, before, seen and seen.usages)
 
     def _overran(self, state: CommandState) -> Stop | None:
@@ -236,7 +232,7 @@ class Attempt:
             exit_code=state.exit_code,
             elapsed_s=state.elapsed_s,
             stop=stop,
-            faults=await asyncio.to_thread(self._faults),
+            faults=await asyncio.to_thread(self._faults) if self._sees_egress else [],
             limits=[in_words(limit, self.arm.manifest.resources) for limit in hit],
             service=self._app.ended,
             state_before=self._state_before if self._app.dumped else None,
@@ -285,14 +281,17 @@ class Attempt:
             log.warning("%s: the sandbox %s is left to the reaper: %s", self.claim.key, self.attempt.sandbox, error)
 
     @property
+    def _given_secrets(self) -> int | None:
+        """The attempt, when its sandbox was given any."""
+        return self.attempt.id if self.arm.manifest.secrets.agent else None
+
+    @property
     def _sees_egress(self) -> bool:
         """Whether our own proxy stands between the agent and the world, and keeps a record."""
         return bool(self.arm.manifest.egress) and "egress" not in self.context.backend.missing
 
     def _faults(self) -> list[str]:
         gateway, attempt = self.context.gateway, self.attempt
-        if not self._sees_egress:
-            return []
         faults = [
             f"the proxy could not reach {event.host}:{event.port}: {event.error}"
             for event in gateway.evidence(attempt.sandbox)
@@ -304,7 +303,7 @@ class Attempt:
 
     async def _cut_short(self, outcome: Outcome, error: str) -> AttemptResult:
         """Keep what the sandbox left. An agent that never started cost nothing; of one that did, its output tells."""
-        error = (await self._redactor()).text(error)
+        error = self.context.secrets.redactor().text(error)
         if self._agent_started_at is None:
             return AttemptResult(outcome=outcome, error=error, cost_usd=Decimal(0))
         if self.attempt.handover is not None:

@@ -17,11 +17,11 @@ from eval_pipeline.host import HostIdentity
 from eval_pipeline.runner.models import ModelAccess
 from eval_pipeline.runner.persist import Persister
 from eval_pipeline.runner.slots import Slots
+from eval_pipeline.runner.warm import Stock
 from eval_pipeline.sandbox.base import Backend, SyncedSecret
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.scoring.sandbox_prices import SandboxRates
 from eval_pipeline.store.ledger import ExperimentRow, Ledger
-from eval_pipeline.store.warm import WarmRows
 from eval_pipeline.vault.delivery import Secrets
 
 
@@ -37,7 +37,7 @@ class CellContext:
     ledger: Ledger
     backend: Backend
     layers: Layers
-    warm: WarmRows
+    warm: Stock
     source: AppSource
     world_dirs: dict[str, Path]
     persister: Persister

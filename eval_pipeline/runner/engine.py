@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -26,6 +27,7 @@ from eval_pipeline.runner.modal_secrets import sync_to_modal
 from eval_pipeline.runner.rates import current_rates
 from eval_pipeline.runner.services import Services
 from eval_pipeline.runner.slots import Slots
+from eval_pipeline.runner.warm import Stock
 from eval_pipeline.scoring.sandbox_prices import SandboxRates
 from eval_pipeline.store.ledger import Claim, ExperimentRow
 from eval_pipeline.store.liveness import alive, engines_dir
@@ -90,7 +92,7 @@ class Engine:
         services, host = self.services, self.services.host
         await asyncio.to_thread(self._require_secrets, keys)
         self._engine_id = str(uuid.uuid4())
-        with alive(engines_dir(services.settings), self._engine_id):
+        with _old_objects_left_alone(), alive(engines_dir(services.settings), self._engine_id):
             services.leases.open_engine(self._engine_id, host, os.getpid(), self._run_id)
             heartbeat = Heartbeat(self._beat)
             heartbeat.start(asyncio.get_running_loop())
@@ -266,7 +268,7 @@ class Engine:
             ledger=services.ledger,
             backend=backend,
             layers=layers,
-            warm=WarmRows(services.records.database, backend.name, backend.place),
+            warm=Stock(WarmRows(services.records.database, backend.name, backend.place)),
             source=app_source(self.experiment),
             world_dirs=world_dirs,
             persister=services.persister,
@@ -317,6 +319,16 @@ class Engine:
             self.report.drained = True
             self._drain.set()
         self._finished.set()
+
+
+@contextmanager
+def _old_objects_left_alone() -> Generator[None]:
+    """What has been imported by now stays: the collector looking through it again and again took a twentieth of all CPU."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def app_source(experiment: ExperimentRow) -> AppSource:

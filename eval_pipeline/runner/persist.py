@@ -58,7 +58,7 @@ class Persisted:
 class Persister:
     """world_dirs, manifests: of the restored snapshots by digest; both may grow. parsers: how many bundles are handled at once.
 
-    redactor_of: for what an attempt, by its id, has left. quarantine: for deliverables that hold a secret.
+    redactor_of: for what an attempt, by its id, has left; None: for one that was given no secrets. quarantine: for deliverables that hold a secret.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Persister:
         manifests: dict[str, SnapshotManifest],
         memory_mib: int = MEMORY_MIB,
         *,
-        redactor_of: Callable[[int], Redactor],
+        redactor_of: Callable[[int | None], Redactor],
         quarantine: ArtifactStore,
     ) -> None:
         self._store = store
@@ -86,14 +86,14 @@ class Persister:
         self._scratch.mkdir(parents=True, exist_ok=True)
 
     @asynccontextmanager
-    async def collected(self, sandbox: Sandbox, attempt_id: int) -> AsyncGenerator[Kept]:
-        """What the sandbox left, redacted and durable from here on.
+    async def collected(self, sandbox: Sandbox, attempt_id: int | None) -> AsyncGenerator[Kept]:
+        """What the sandbox left, redacted and durable from here on. attempt_id: None: it was given no secrets.
 
         Raises StoreError or SandboxError; SpecError and OutputUnreadable when it can't be redacted.
         """
         async with self._room() as folder:
             path, sealed = folder / "bundle.tar", folder / "sealed"
-            redactor = await asyncio.to_thread(self._redactor_of, attempt_id)
+            redactor = self._redactor_of(None) if attempt_id is None else await asyncio.to_thread(self._redactor_of, attempt_id)
             collected = await sandbox.collect(path)
             found = await self._redacted(path, sealed, redactor)
             artifact = await asyncio.to_thread(self._store.take_file, sealed)
@@ -145,7 +145,7 @@ class Persister:
         Raises StoreError, and OutputUnreadable when the bundle can't be read.
         """
         report = await self._report(kept, experiment, key, state_before, measured=measured)
-        compared = await asyncio.to_thread(self._keep_diff, report.world_diff)
+        compared = None if report.world_diff is None else await asyncio.to_thread(self._keep_diff, report.world_diff)
         await asyncio.to_thread(self._verdicts.add, verdict_rows(report.verdicts, kept.bundle))
         return Persisted(
             bundle=kept.bundle,
@@ -161,9 +161,7 @@ class Persister:
             },
         )
 
-    def _keep_diff(self, diff: WorldDiff | None) -> dict[str, Any] | None:
-        if diff is None:
-            return None
+    def _keep_diff(self, diff: WorldDiff) -> dict[str, Any]:
         return {"digest": self._store.put_bytes(diff.model_dump_json().encode()).digest, **diff.summary()}
 
     async def judge(

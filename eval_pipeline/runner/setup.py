@@ -49,15 +49,19 @@ async def lay_ground(context: CellContext, claim: Claim, attempt: OpenAttempt) -
     waits_for("its image and world")
     prepared = await _while_wanted(context, context.layers.prepared(context.source, arm, world, context.world_dirs[world]))
     layers_s = time.monotonic() - began
+    if not arm.manifest.secrets.agent:
+        return Ground(prepared, Delivered(), layers_s)
     secrets = await asyncio.to_thread(context.secrets.deliver, claim, attempt, arm)
     return Ground(prepared, secrets, layers_s, await asyncio.to_thread(context.synced, secrets.versions))
 
 
 async def take_ready(context: CellContext, claim: Claim, attempt: OpenAttempt, ground: Ground) -> OpenAttempt:
     """The attempt with a sandbox that stood ready for just such a cell; unchanged when there is none. Raises FenceLost."""
+    if not await context.warm.there():
+        return attempt
     key, run = CellKey.parse(claim.key), context.experiment.run
     wanted = spec_digest(ground.prepared, run.worlds[key.world], run.arm(key.arm).manifest, ground.secrets.versions)
-    return await take_warm(context.warm, claim, attempt, wanted)
+    return await take_warm(context.warm.rows, claim, attempt, wanted)
 
 
 async def set_up(context: CellContext, claim: Claim, attempt: OpenAttempt, ground: Ground, app: AppLife) -> Sandbox:
@@ -66,7 +70,7 @@ async def set_up(context: CellContext, claim: Claim, attempt: OpenAttempt, groun
     if begun is not None and await context.backend.find(attempt.sandbox) is None:
         raise SandboxLost(f"{attempt.sandbox} is gone; its agent had started at {begun:%H:%M:%S}")
     key, run = CellKey.parse(claim.key), context.experiment.run
-    spec = await asyncio.to_thread(_spec, context, claim, attempt, ground)
+    spec = _spec(context, claim, attempt, ground)
     began = time.monotonic()
     warm = attempt.sandbox != sandbox_name(context.installation, claim.key, attempt.number)
     sandbox, ready_s = None, None

@@ -20,11 +20,28 @@ log = logging.getLogger(__name__)
 
 PURPOSE = "warm"
 _FORMAT = 1
+_LOOK_S = 1.0
 
 
 def spec_digest(prepared: Prepared, world_digest: str, manifest: AppManifest, secret_versions: Mapping[str, str]) -> str:
     """Equal for two sandboxes in which an agent would find the same: layers, world, resources, egress, services and secrets."""
     return digest([_FORMAT, prepared.key, prepared.layers, world_digest, manifest.model_dump(mode="json"), dict(secret_versions)])
+
+
+class Stock:
+    """Warm sandboxes, as a cell sees them: without any, none is asked for, and whether there is any is looked up once a second."""
+
+    def __init__(self, rows: WarmRows) -> None:
+        self.rows = rows
+        self._there = False
+        self._look_at = 0.0
+
+    async def there(self) -> bool:
+        """Whether any stood ready when that was last looked up."""
+        if (now := asyncio.get_running_loop().time()) >= self._look_at:
+            self._look_at = now + _LOOK_S
+            self._there = await asyncio.to_thread(self.rows.any_ready)
+        return self._there
 
 
 async def take_warm(rows: WarmRows, claim: Claim, attempt: OpenAttempt, wanted: str) -> OpenAttempt:

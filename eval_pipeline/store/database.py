@@ -13,6 +13,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from eval_pipeline.errors import LedgerUnavailable
+from eval_pipeline.store.prepared import Step
 from eval_pipeline.store.schema import SCHEMA
 
 Result = TypeVar("Result")
@@ -40,6 +41,7 @@ class Database:
         event.listen(self.engine, "connect", _release_when_paused)
         # A pool of its own: a connection whose mode is set back on its return asks the server, and is lost to the pool with it.
         self.steps = _engine(url, pool_size, isolation_level="AUTOCOMMIT")
+        event.listen(self.steps, "connect", _by_keys)
 
     def run(self, work: Callable[[sa.Connection], Result]) -> Result:
         """`work` in one transaction, repeated while Postgres is away, so it must be idempotent under its own commit.
@@ -53,12 +55,12 @@ class Database:
 
         return self._patiently(transaction)
 
-    def step(self, statement: sa.TextClause, values: Mapping[str, object]) -> Any:
+    def step(self, statement: Step, values: Mapping[str, object]) -> Any:
         """One statement, a transaction by itself; the first value it returns, None when it returns no row. Repeated as in `run`."""
 
         def once() -> Any:
             with self.steps.connect() as connection:
-                return connection.execute(statement, values).scalar()
+                return statement.run(connection, values)
 
         return self._patiently(once)
 
@@ -121,6 +123,12 @@ def _release_when_paused(connection: Any, _: object) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"set idle_in_transaction_session_timeout = '{PAUSED_S}s'")
     connection.commit()
+
+
+def _by_keys(connection: Any, _: object) -> None:
+    """Steps find their rows by keys: a plan that was made when a table was small must not read all of it once it is large."""
+    with connection.cursor() as cursor:
+        cursor.execute("set enable_seqscan = off")
 
 
 def newest_revision() -> str:

@@ -12,12 +12,16 @@ from sqlalchemy.dialects.postgresql import insert
 
 from eval_pipeline.errors import FenceLost
 from eval_pipeline.store.database import Database
+from eval_pipeline.store.prepared import Step
 from eval_pipeline.store.rows import Claim
 from eval_pipeline.store.schema import attempts, secret_versions
 
 Phase = Literal["build", "agent"]
 
-_GIVE = sa.text("""
+_GIVEN = Step("select evidence -> 'secrets' from evals.attempts where id = :attempt", attempt="bigint")
+
+_GIVE = Step(
+    """
 with held as (
   select key from evals.cells where key = :key and fence = :fence and engine_id = cast(:engine as uuid) for update
 ), latest as (
@@ -27,7 +31,12 @@ with held as (
 update evals.attempts set evidence = coalesce(evidence, '{}') || jsonb_build_object('secrets', coalesce(
   case when :again then null else evidence -> 'secrets' end, (select jsonb_object_agg(name, version) from latest), '{}'))
 from held where id = :attempt
-returning evidence -> 'secrets'""").bindparams(sa.bindparam("names", type_=sa.ARRAY(sa.Text)))
+returning evidence -> 'secrets'""",
+    fence="bigint",
+    attempt="bigint",
+    names="text[]",
+    again="boolean",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +113,7 @@ class SecretVersions:
 
     def given(self, attempt_id: int) -> dict[str, str]:
         """What an attempt was given: name -> version."""
-        rows = self._rows(sa.select(attempts.c.evidence["secrets"].label("given")).where(attempts.c.id == attempt_id))
-        return (rows[0]["given"] if rows else None) or {}
+        return self._database.step(_GIVEN, {"attempt": attempt_id}) or {}
 
     def give(self, claim: Claim, attempt_id: int, names: Collection[str], *, again: bool = False) -> dict[str, str]:
         """Note on the attempt which version of each name it gets, and return that: name -> version, for those there are.

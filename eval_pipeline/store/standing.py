@@ -8,6 +8,7 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from eval_pipeline.store.database import Database
+from eval_pipeline.store.prepared import Step
 
 _LIVING = "(e.ended_at is null and e.lease_until > now())"
 RECENT = 500
@@ -44,7 +45,7 @@ _BY_ARM = sa.text("""
 select split_part(key, '/', 3) as arm, state, outcome, count(*) as n from evals.cells where experiment_id = :experiment
 group by 1, 2, 3 order by min(ordinal)""")
 
-_FIRST_ERROR = sa.text("""
+_FIRST_ERROR = Step("""
 select a.error from evals.attempts a join evals.cells c on c.key = a.cell_key
 where c.experiment_id = :experiment and split_part(c.key, '/', 3) = :arm and a.error is not null
 and a.outcome <> 'cancelled' and a.discarded is null order by a.ended_at limit 1""")

@@ -1,4 +1,4 @@
-"""What every cell writes on its way: each step one statement, so one round trip and one transaction, prepared once.
+"""What every cell writes on its way: each step one statement, so one round trip and one transaction, prepared once a connection.
 
 A step that finds its claim gone, or what it must find otherwise, changes nothing and returns None: the ledger then finds out why.
 """
@@ -10,19 +10,19 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from decimal import Decimal
 
-import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB
-
 from eval_pipeline.domain.budget import SandboxTerms
 from eval_pipeline.domain.cell import AttemptResult, CellState
 from eval_pipeline.domain.handover import Handover
 from eval_pipeline.store.database import Database, storable, storable_json
+from eval_pipeline.store.prepared import Step
 from eval_pipeline.store.rows import Begun, Claim, Stopping
 
 _HELD = "key = :key and fence = :fence and engine_id = cast(:engine as uuid)"
+_OURS = {"fence": "bigint", "attempt": "bigint"}
 
 # The rows are locked in the order cell, experiment, month, as everywhere
-_BEGIN_FIRST = sa.text(f"""
+_BEGIN_FIRST = Step(
+    f"""
 with held as (
   select key, experiment_id from evals.cells
   where {_HELD} and state <> 'done' and not exists (select 1 from evals.attempts where cell_key = :key) for update
@@ -40,47 +40,63 @@ with held as (
 insert into evals.attempts
   (cell_key, number, fence, backend, sandbox, host_id, reserved_usd, reserved_sandbox_usd, sandbox_usd_per_s, sandbox_rate)
 select key, 1, :fence, :backend, :sandbox, :host, :reserve, :reserve_sandbox, :usd_per_s, :rate from begun
-returning id""").bindparams(
-    sa.bindparam("reserve", type_=sa.Numeric),
-    sa.bindparam("reserve_sandbox", type_=sa.Numeric),
-    sa.bindparam("usd_per_s", type_=sa.Numeric),
+returning id""",
+    **_OURS,
+    reserve="numeric",
+    reserve_sandbox="numeric",
+    usd_per_s="numeric",
 )
 
-_AGENT_STARTED = sa.text(f"""
+_AGENT_STARTED = Step(
+    f"""
 with held as (update evals.cells set state = 'running', updated_at = now() where {_HELD} returning key)
 update evals.attempts set
   agent_started_at = coalesce(agent_started_at, clock_timestamp()),
   sandbox_started_at = coalesce(sandbox_started_at, clock_timestamp() - make_interval(secs => :sandbox_for_s), created_at),
   deadline_at = coalesce(deadline_at, clock_timestamp() + make_interval(secs => :deadline_in_s))
 from held where id = :attempt
-returning array[extract(epoch from deadline_at - clock_timestamp()), extract(epoch from agent_started_at)]""").bindparams(
-    sa.bindparam("sandbox_for_s", type_=sa.Double)
+returning array[extract(epoch from deadline_at - clock_timestamp()), extract(epoch from agent_started_at)]""",
+    **_OURS,
+    deadline_in_s="double precision",
+    sandbox_for_s="double precision",
 )
 
-_STOPPING = sa.text(f"""
+_STOPPING = Step(
+    f"""
 update evals.attempts set evidence = coalesce(evidence, '{{}}') || :stopping
 where id = :attempt and ended_at is null and exists (select 1 from evals.cells where {_HELD} for update)
-returning id""").bindparams(sa.bindparam("stopping", type_=JSONB))
+returning id""",
+    **_OURS,
+    stopping="jsonb",
+)
 
-_PERSISTING = sa.text(f"update evals.cells set state = 'persisting', updated_at = now() where {_HELD} returning key")
+_PERSISTING = Step(f"update evals.cells set state = 'persisting', updated_at = now() where {_HELD} returning key", fence="bigint")
 
-_HOLDS = sa.text(f"select key from evals.cells where {_HELD}")
+_HOLDS = Step(f"select key from evals.cells where {_HELD}", fence="bigint")
 
-_HAS_ENDED = sa.text("select id from evals.attempts where id = :attempt and ended_at is not null")
+_HAS_ENDED = Step("select id from evals.attempts where id = :attempt and ended_at is not null", attempt="bigint")
 
-_HAND_OVER = sa.text(f"""
+_HAND_OVER = Step(
+    f"""
 with held as (update evals.cells set state = 'persisting', engine_id = null, updated_at = now() where {_HELD} returning key)
 update evals.attempts set handover = :handover from held where id = :attempt and ended_at is null
-returning id""").bindparams(sa.bindparam("handover", type_=JSONB(none_as_null=True)))
+returning id""",
+    **_OURS,
+    handover="jsonb",
+)
 
-_GIVE_BACK = sa.text(f"""
+_GIVE_BACK = Step(
+    f"""
 update evals.cells c set engine_id = null, updated_at = now(), state = case
   when state in ('done', 'failed') then state
   when exists (select 1 from evals.attempts a where a.cell_key = c.key and a.ended_at is null and a.handover is not null)
     then 'persisting' else 'open' end
-where {_HELD} returning key""")
+where {_HELD} returning key""",
+    fence="bigint",
+)
 
-_FINISH = sa.text(f"""
+_FINISH = Step(
+    f"""
 with held as (select key, experiment_id from evals.cells where {_HELD} for update),
 ended as (
   update evals.attempts set
@@ -97,10 +113,13 @@ ended as (
   update evals.experiments e set committed_usd = committed_usd + :cost - reserved_usd
   from held, ended where e.id = held.experiment_id and :cost is not null
 )
-select key from held""").bindparams(
-    sa.bindparam("usage", type_=JSONB(none_as_null=True)),
-    sa.bindparam("evidence", type_=JSONB(none_as_null=True)),
-    sa.bindparam("cost", type_=sa.Numeric),
+select key from held""",
+    **_OURS,
+    valid="boolean",
+    usage="jsonb",
+    cost="numeric",
+    latency_s="double precision",
+    evidence="jsonb",
 )
 
 
@@ -118,12 +137,12 @@ with known as (
 ), money as (select experiment, sum(more) as more from settled where more is not null group by experiment)
 update evals.experiments e set committed_usd = committed_usd + money.more from money where e.id = money.experiment
 """
-_ONE_ENDED = sa.text(_SANDBOX_ENDED.format(which="id = :attempt", otherwise=":sandbox_for_s,") + "returning e.id").bindparams(
-    sa.bindparam("sandbox_for_s", type_=sa.Double)
+_ONE_ENDED = Step(
+    _SANDBOX_ENDED.format(which="id = :attempt", otherwise=":sandbox_for_s,") + "returning e.id",
+    attempt="bigint",
+    sandbox_for_s="double precision",
 )
-_NAMED_ENDED = sa.text(_SANDBOX_ENDED.format(which="sandbox = any(:names)", otherwise="") + "returning e.id").bindparams(
-    sa.bindparam("names", type_=sa.ARRAY(sa.Text))
-)
+_NAMED_ENDED = Step(_SANDBOX_ENDED.format(which="sandbox = any(:names)", otherwise="") + "returning e.id", names="text[]")
 
 
 def begin_first(

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB
 
 from eval_pipeline.store.database import Database, storable, storable_json
+from eval_pipeline.store.prepared import Step
 from eval_pipeline.store.schema import verdicts
 
-_ADD = sa.text("""
+_ADD = Step(
+    """
 insert into evals.verdicts (request_digest, judge_version, vote, bundle, criterion, verdict, status, reason, quotes)
 select request_digest, judge_version, vote, bundle, criterion, verdict, status, reason, quotes from jsonb_to_recordset(:rows) as given(
   request_digest text, judge_version text, vote int, bundle text, criterion text, verdict double precision, status text, reason text,
   quotes jsonb)
-on conflict do nothing returning vote""").bindparams(sa.bindparam("rows", type_=JSONB))
+on conflict do nothing returning vote""",
+    rows="jsonb",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

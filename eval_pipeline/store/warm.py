@@ -12,11 +12,13 @@ from sqlalchemy.dialects.postgresql import insert
 
 from eval_pipeline.errors import FenceLost
 from eval_pipeline.store.database import Database
+from eval_pipeline.store.prepared import Step
 from eval_pipeline.store.rows import Claim
 from eval_pipeline.store.schema import attempts, warm_sandboxes
 
 # An attempt that has taken one, when the answer to the last commit was lost, gets the same again
-_TAKE = sa.text("""
+_TAKE = Step(
+    """
 with held as (
   select key from evals.cells where key = :key and fence = :fence and engine_id = cast(:engine as uuid) for update
 ), mine as (
@@ -31,7 +33,15 @@ with held as (
 ), taken as (
   update evals.warm_sandboxes w set attempt_id = :attempt from free where w.name = free.name returning w.name
 ), moved as (update evals.attempts a set sandbox = taken.name from taken where a.id = :attempt)
-select coalesce((select name from taken), (select name from already), '') from held""")
+select coalesce((select name from taken), (select name from already), '') from held""",
+    fence="bigint",
+    attempt="bigint",
+)
+
+_ANY_READY = Step("""
+select exists (
+  select 1 from evals.warm_sandboxes
+  where backend = :backend and place = :place and attempt_id is null and ready_s is not null and expires_at > now())""")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +99,10 @@ class WarmRows:
         if name is None:
             raise FenceLost(f"{claim.key}: another engine owns this cell now (our fence was {claim.fence})")
         return name or None
+
+    def any_ready(self) -> bool:
+        """Whether one could be taken, by a cell that asks for just such a one."""
+        return bool(self._database.step(_ANY_READY, self._where))
 
     def give_up(self, names: Iterable[str]) -> list[str]:
         """Take those of `names` that nobody took off the record; returns them. From then on nobody can, and they may be ended."""

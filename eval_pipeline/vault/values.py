@@ -9,6 +9,7 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, flock
+from functools import cached_property
 from pathlib import Path
 
 from eval_pipeline.errors import InfrastructureError
@@ -44,7 +45,7 @@ class Values:
         place = self._place
         return own_private(place if place.parent == MEMORY_ROOT else own_private(self._home) / place.name)
 
-    @property
+    @cached_property
     def _place(self) -> Path:
         return MEMORY_ROOT / f"evals-secrets-{self._tag}" if _is_memory(MEMORY_ROOT) else self._home / "values"
 

@@ -30,6 +30,7 @@ from eval_pipeline.errors import LedgerUnavailable
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.database import VERSION_TABLE, Database, newest_revision, storable, storable_json
 from eval_pipeline.store.postgres import embedded_server, restart_if_down, server_status
+from eval_pipeline.store.prepared import Step
 from eval_pipeline.store.schema import SCHEMA, installation, limits, metadata
 
 pytestmark = pytest.mark.slow
@@ -275,9 +276,9 @@ def test_a_session_that_ends_when_its_step_is_done_is_no_failure(state_dir: Path
             killers.append(threading.Timer(0.5, os.kill, (session, signal.SIGKILL)))
             killers[0].start()
 
-        assert database.step(sa.text("select 7"), {}) == 7  # the connection comes from its pool from here on
+        assert database.step(Step("select 7"), {}) == 7  # the connection comes from its pool from here on
         event.listen(database.steps, "after_cursor_execute", end)
-        assert [database.step(sa.text("select cast(:n as int)"), {"n": n}) for n in range(3)] == [0, 1, 2]
+        assert [database.step(Step("select :n", n="int"), {"n": n}) for n in range(3)] == [0, 1, 2]
         assert len(killers) == 1
         assert database.steps.pool.checkedout() == 0  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -1,0 +1,40 @@
+"""Statements that Postgres parses and plans once a connection: for the small ones that every cell sends, that was most of the work."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+_PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
+
+
+class Step:
+    """types: of the parameters, written `:name`, that are not `text`, as Postgres calls them. What goes to a `jsonb` is encoded here; None is NULL."""
+
+    def __init__(self, text: str, **types: str) -> None:
+        names = list(dict.fromkeys(_PARAMETER.findall(text)))
+        self._json = {name for name, kind in types.items() if kind == "jsonb"}
+        self._name = f"step_{hashlib.sha256(repr((text, types)).encode()).hexdigest()[:16]}"
+        numbered = _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)
+        kinds = f" ({', '.join(types.get(name, 'text') for name in names)})" if names else ""
+        given = f" ({', '.join(f'%({name})s' for name in names)})" if names else ""
+        self._prepare = f"prepare {self._name}{kinds} as {numbered}".replace("%", "%%")
+        self._execute = f"execute {self._name}{given}"
+
+    def run(self, connection: sa.Connection, values: Mapping[str, object]) -> Any:
+        """The first value of the first row; None when there is no row."""
+        prepared: set[str] = connection.info.setdefault("prepared", set())
+        if self._name not in prepared:
+            connection.exec_driver_sql(self._prepare)
+            prepared.add(self._name)
+        given = {name: _encoded(value) if name in self._json else value for name, value in values.items()}
+        return connection.exec_driver_sql(self._execute, given).scalar()
+
+
+def _encoded(value: object) -> str | None:
+    return None if value is None else json.dumps(value)
