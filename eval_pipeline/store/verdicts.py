@@ -70,7 +70,7 @@ class Verdicts:
 def add_verdicts(c: sa.Connection, rows: Sequence[VerdictRow]) -> None:
     """As `Verdicts.add`, in a transaction of the caller's."""
     if rows:
-        c.execute(_ADD, {"rows": _values(rows)})
+        _ADD.run(c, {"rows": _values(rows)})
 
 
 def _values(rows: Sequence[VerdictRow]) -> list[dict[str, Any]]:
