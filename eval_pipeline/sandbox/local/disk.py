@@ -55,7 +55,11 @@ def _mount(folder: Path, size_mib: int) -> None:
 
 
 def capped(folder: Path) -> bool:
-    return os.path.ismount(folder)
+    """As os.path.ismount, which looks up every directory above as well."""
+    try:
+        return os.lstat(folder).st_dev != os.lstat(folder.parent).st_dev
+    except FileNotFoundError:
+        return False
 
 
 def unmount(folder: Path) -> None:
