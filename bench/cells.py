@@ -34,7 +34,7 @@ CASES, ARMS = 100, 4
 FLOOR_RUNS, FLOOR_AT_ONCE = 200, 8
 CPUACCT = Path("/sys/fs/cgroup/cpuacct")
 AGENT = """#!/bin/sh
-cat /world/documents/c.txt > "$EVALS_OUTPUT/seen"
+while read -r line; do echo "$line"; done < /world/documents/c.txt > "$EVALS_OUTPUT/seen"
 printf '{"status": "ok", "answer": "yes"}' > "$EVALS_OUTPUT/result.json"
 """
 

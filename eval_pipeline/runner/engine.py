@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -92,7 +91,7 @@ class Engine:
         services, host = self.services, self.services.host
         await asyncio.to_thread(self._require_secrets, keys)
         self._engine_id = str(uuid.uuid4())
-        with _old_objects_left_alone(), alive(engines_dir(services.settings), self._engine_id):
+        with alive(engines_dir(services.settings), self._engine_id):
             services.leases.open_engine(self._engine_id, host, os.getpid(), self._run_id)
             heartbeat = Heartbeat(self._beat)
             heartbeat.start(asyncio.get_running_loop())
@@ -319,16 +318,6 @@ class Engine:
             self.report.drained = True
             self._drain.set()
         self._finished.set()
-
-
-@contextmanager
-def _old_objects_left_alone() -> Generator[None]:
-    """What has been imported by now stays: the collector looking through it again and again took a twentieth of all CPU."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def app_source(experiment: ExperimentRow) -> AppSource:

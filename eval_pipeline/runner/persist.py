@@ -22,6 +22,7 @@ from eval_pipeline.runner.judging import BundleReport, BundleTask, Examined
 from eval_pipeline.runner.readers import MEMORY_MIB, Readers
 from eval_pipeline.runner.slots import Slots
 from eval_pipeline.sandbox.base import Sandbox
+from eval_pipeline.scoring.bundle_tar import compress
 from eval_pipeline.scoring.judge_prompt import Exam
 from eval_pipeline.scoring.verdicts import CHECK_VERSION, Verdict, no_verdict, questions
 from eval_pipeline.store.artifacts import ArtifactStore
@@ -104,6 +105,9 @@ class Persister:
 
     async def _redacted(self, path: Path, sealed: Path, redactor: Redactor) -> dict[str, Any]:
         """What was found, for the record; what is put aside is durable first."""
+        if not redactor:
+            await asyncio.to_thread(_seal, path, sealed)
+            return {}
         task = RedactionTask(path=path, sealed=sealed, aside=path.with_name("aside"), redactor=redactor)
         waits_for("its reader")
         redacted = await self._readers.redact(task)
@@ -243,6 +247,11 @@ def verdict_rows(verdicts: Sequence[Verdict], bundle: str, failed: Mapping[str, 
         )
         for verdict in verdicts
     ]
+
+
+def _seal(tar: Path, dest: Path) -> None:
+    with dest.open("wb") as raw:
+        compress(tar, raw)
 
 
 def _printable(name: str) -> str:
