@@ -35,6 +35,8 @@ from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
 from eval_pipeline.store.schema_benchmarks import benchmark_entries
 
+pytestmark = pytest.mark.slow
+
 BEGAN = datetime(2026, 1, 5, tzinfo=UTC)
 
 

@@ -18,6 +18,8 @@ from eval_pipeline.analysis.board_text import comparison_grid, detail_grid, main
 from eval_pipeline.analysis.leaderboard import leaderboard
 from eval_pipeline.cli.leaderboard import show
 
+pytestmark = pytest.mark.slow
+
 ARMS = {"base": 0.4, "near": 0.45, "far": 0.75}
 N, TRIALS = 60, 3
 

@@ -21,6 +21,8 @@ from eval_pipeline.analysis.report_tables import Data
 from eval_pipeline.analysis.tables import CriterionRow
 from eval_pipeline.domain.rubric import Criterion
 
+pytestmark = pytest.mark.slow
+
 
 def test_marks_overlap_and_ignore_case_and_spacing() -> None:
     pieces = marked("The  Lessee shall\nobtain consent.", {1: ["the lessee shall"], 2: ["shall obtain"], 3: ["nowhere", "(a"]})

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from eval_pipeline.analysis import stats
 
+pytestmark = pytest.mark.slow
+
 steady = settings(deadline=None, max_examples=40)
 scores = st.floats(0, 1).map(lambda x: round(x, 2))
 costs = st.floats(0.01, 50).map(lambda x: round(x, 3))

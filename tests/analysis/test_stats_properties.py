@@ -17,6 +17,8 @@ from eval_pipeline.analysis.stats import CriterionVerdict, LatencyCell
 from eval_pipeline.domain.cell import Outcome
 from eval_pipeline.domain.rubric import Criterion, Rubric
 
+pytestmark = pytest.mark.slow
+
 scipy_stats: Any = import_module("scipy.stats")
 steady = settings(deadline=None)
 

@@ -45,7 +45,7 @@ class Images:
         self.folder.mkdir(parents=True)
         self._base = _make_base(folder / "base")
         python = ["--ro-bind", sys.base_prefix, "/opt/python"] if not sys.base_prefix.startswith("/usr") else []
-        binds = host_binds()
+        binds = list(host_binds())
         if programs is not None:
             at = binds.index("/usr") - 1
             binds[at : at + 3] = ["--overlay-src", "/usr", "--overlay-src", str(programs / "usr"), "--ro-overlay", "/usr"]

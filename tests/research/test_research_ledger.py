@@ -28,6 +28,8 @@ from eval_pipeline.store.researches import Bounds, Reservation
 from eval_pipeline.store.verdicts import Verdicts
 from eval_pipeline.store.views import Views
 
+pytestmark = pytest.mark.slow
+
 FREE = Bounds(cost_usd=None, cells=None, wall_s=None)
 
 

@@ -21,6 +21,8 @@ from pypdf.generic import NameObject, StreamObject
 from eval_pipeline.scoring import untrusted
 from eval_pipeline.scoring.checks import CheckResult, Evidence, run_check
 
+pytestmark = pytest.mark.slow
+
 
 def saved(document: Any) -> bytes:
     buffer = io.BytesIO()

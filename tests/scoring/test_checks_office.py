@@ -20,6 +20,8 @@ from eval_pipeline.scoring.checks import CheckResult, Evidence, run_check, valid
 from eval_pipeline.scoring.documents import document_text
 from eval_pipeline.scoring.verdicts import Documents
 
+pytestmark = pytest.mark.slow
+
 
 def saved(document: Any) -> bytes:
     buffer = io.BytesIO()

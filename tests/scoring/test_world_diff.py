@@ -26,6 +26,8 @@ from eval_pipeline.domain.world_diff import MAX_ENTRIES, MAX_PART_BYTES, WorldDi
 from eval_pipeline.scoring import world_rows
 from eval_pipeline.scoring.world_diff import world_diff_of
 
+pytestmark = pytest.mark.slow
+
 Files = Mapping[str, bytes]
 
 

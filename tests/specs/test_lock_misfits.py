@@ -16,6 +16,8 @@ from eval_pipeline.specs.library import Library
 from eval_pipeline.specs.lock import Locked, lock_experiment
 from eval_pipeline.store.snapshots import scan_world
 
+pytestmark = pytest.mark.slow
+
 UP = {"up": ["bin/up"]}
 AUTHOR = ["-c", "user.name=t", "-c", "user.email=t@example.invalid"]
 

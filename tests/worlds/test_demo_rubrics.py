@@ -16,6 +16,8 @@ from eval_pipeline.scoring.verdicts import Documents
 from eval_pipeline.specs.library import Library
 from eval_pipeline.specs.yaml_file import YamlFile, parse_model
 
+pytestmark = pytest.mark.slow
+
 WORLDS = Path(__file__).parents[2] / "worlds_src"
 LIBRARY = Library(WORLDS)
 CASES = {str(case.name): case for case in LIBRARY.dataset_cases("demo")}

@@ -17,6 +17,8 @@ from eval_pipeline.errors import SpecError
 from eval_pipeline.specs.importers.biglaw_csv import Cell
 from eval_pipeline.specs.importers.biglaw_rubric import ParsedRubric, parse_rubric
 
+pytestmark = pytest.mark.slow
+
 FIRST_LINE = 7
 WORDS = [
     "court",
