@@ -126,9 +126,12 @@ def _release_when_paused(connection: Any, _: object) -> None:
 
 
 def _by_keys(connection: Any, _: object) -> None:
-    """Steps find their rows by keys: a plan that was made when a table was small must not read all of it once it is large."""
+    """Steps find their rows by keys: a plan that was made when a table was small must not read all of it once it is large.
+
+    Without just-in-time compilation: before version 18 what is switched off so counts as too costly to go without.
+    """
     with connection.cursor() as cursor:
-        cursor.execute("set enable_seqscan = off")
+        cursor.execute("set enable_seqscan = off; set jit = off")
 
 
 def newest_revision() -> str:
