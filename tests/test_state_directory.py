@@ -59,6 +59,8 @@ import os, stat, sys
 from pathlib import Path
 from eval_pipeline.gateway.paths import Paths
 from eval_pipeline.host import reachable_root
+
+pytestmark = pytest.mark.slow
 os.umask(0o022)
 if os.getuid() == 0 and sys.argv[2] == "user":
     os.setgroups([]); os.setgid(65534); os.setuid(65534)

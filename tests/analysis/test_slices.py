@@ -18,6 +18,8 @@ from eval_pipeline.analysis.slices import Slice, slices
 from eval_pipeline.cli.leaderboard import show_slices
 from eval_pipeline.store.ledger import ExperimentRow
 
+pytestmark = pytest.mark.slow
+
 TAGS = {0: ("long",), 1: ("long", "hard"), 2: ()}
 
 

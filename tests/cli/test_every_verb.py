@@ -17,6 +17,8 @@ from support.places import short_dir
 
 from eval_pipeline.cli.main import GROUPS, NOUNS, cli, main
 
+pytestmark = pytest.mark.slow
+
 BAD = "no such/thing!"
 
 

@@ -19,6 +19,8 @@ from eval_pipeline.research.walls import command_within, hidden
 from eval_pipeline.sandbox.local import preflight
 from eval_pipeline.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 GIVEN = {"research": "r-1", "step": 3, "journal": [{"kind": "answered", "accepted": False}]}
 
 

@@ -21,6 +21,8 @@ from eval_pipeline.research.loop import Ground, Hands, Proposal, advance
 from eval_pipeline.research.space import complaint, search
 from eval_pipeline.specs.yaml_file import YamlFile, parse_model
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 WORLDS = {f"w{n}.c": f"w{n}" for n in range(16)}
 SPAN = {"score": (0.0, 1.0), "passed": (0.0, 1.0)}

@@ -27,6 +27,8 @@ from eval_pipeline.specs.lock import Locked
 from eval_pipeline.store.records import Records
 from eval_pipeline.vault.delivery import Secrets
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def books(database_url: str) -> Generator[Books]:

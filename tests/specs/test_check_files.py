@@ -18,6 +18,8 @@ from eval_pipeline.errors import SpecError
 from eval_pipeline.specs.library import Library
 from eval_pipeline.specs.lock import Locked, lock_experiment
 
+pytestmark = pytest.mark.slow
+
 SOURCE = "def check(answer):\n    return 'yes' in (answer or ''), 'looked for yes'\n"
 FILE = "worlds/w/cases/checks/mine.py"
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -14,6 +14,8 @@ from eval_pipeline.errors import SpecError
 from eval_pipeline.specs.library import Library
 from eval_pipeline.specs.schedule import Seen, check_schedule, due, last_due, next_due
 
+pytestmark = pytest.mark.slow
+
 NIGHTLY = ScheduleSpec(cron="0 2 * * *", timezone="Europe/Berlin")
 
 

@@ -15,6 +15,8 @@ from eval_pipeline.specs.library import Library
 from eval_pipeline.specs.lock import lock_experiment
 from eval_pipeline.specs.world_check import Checked, check_world
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def project() -> Generator[Project]:

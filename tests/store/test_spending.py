@@ -23,6 +23,8 @@ from eval_pipeline.store.ledger import Claim, OpenAttempt
 from eval_pipeline.store.schema import attempts
 from eval_pipeline.store.spending import Spending
 
+pytestmark = pytest.mark.slow
+
 HELD = Decimal("0.10")
 TERMS = SandboxTerms(usd_per_s=Decimal("0.001"), reserve_usd=Decimal("0.05"), rate="r")
 _TOTAL = sa.text("""
