@@ -142,7 +142,7 @@ async def test_a_secret_merges_and_can_not_lose_a_key(app: modal.App) -> None:
 async def test_a_volume_keeps_blocks_and_is_mounted_below_a_path(
     app: modal.App, tmp_path: Path, modal_server: LoopbackModal
 ) -> None:
-    data = os.urandom(17 << 20)
+    data = os.urandom((8 << 20) - 9) + bytes(9) + os.urandom((9 << 20) - 3) + bytes(3)
     (tmp_path / "large").write_bytes(data)
     volume = modal.Volume.from_name(f"v-{secrets.token_hex(4)}", create_if_missing=True, version=2)
     before = modal_server.state()["block_puts"]
