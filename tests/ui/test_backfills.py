@@ -224,6 +224,9 @@ def cancelled(served: Served, name: str, case: str, trials: int) -> list[str]:
     project.evals("experiment", "cancel", experiment)
     project.wait_for(lambda: project.evals("experiment", "status", experiment)["status"] == "cancelled")
     project.wait_for(lambda: project.evals("experiment", "status", experiment)["states"] == {"open": trials})
+    # The engine may have begun to start when it was cancelled: it still tells Dagster of the cells, and ends
+    served.wait_for(lambda: len(served.statuses(experiment)) == trials, "the partitions")
+    served.wait_for(lambda: not project.engine_pids(experiment), "the engine's end")
     return [cell["cell"] for cell in project.cells(experiment)]
 
 
