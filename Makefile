@@ -49,7 +49,7 @@ whole:
 
 test-all: dev packages
 	$(PYTEST) -n 2 -m long --ignore=tests/examples $(AGAIN) -m long --ignore=tests/examples; }
-	$(PYTEST) -m long tests/examples
+	$(PYTEST) -m long tests/examples $(AGAIN) -m long tests/examples; }
 
 # What an agent that wants out tries, on each backend, as a table
 escape: dev packages

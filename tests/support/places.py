@@ -5,9 +5,12 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+
+_ENDS_WITHIN_S = 30.0
 
 
 def groups_named(pattern: str) -> list[Path]:
@@ -25,9 +28,22 @@ def short_dir() -> Generator[Path]:
     try:
         yield folder
     finally:
-        for parent, folders, _ in os.walk(folder):
-            for name in folders:
-                path = Path(parent, name)
-                if not path.is_symlink():
-                    path.chmod(stat.S_IMODE(path.stat().st_mode) | stat.S_IRWXU)
-        shutil.rmtree(folder)
+        _remove(folder, time.monotonic() + _ENDS_WITHIN_S)
+
+
+def _remove(folder: Path, until: float) -> None:
+    """Engines and servers that are about to end may still write there."""
+    while True:
+        try:
+            for parent, folders, _ in os.walk(folder):
+                for name in folders:
+                    path = Path(parent, name)
+                    if not path.is_symlink():
+                        path.chmod(stat.S_IMODE(path.stat().st_mode) | stat.S_IRWXU)
+            shutil.rmtree(folder)
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+        else:
+            return
