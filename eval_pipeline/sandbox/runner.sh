@@ -68,7 +68,7 @@ while [ "$lines" -gt 0 ]; do
   lines=$((lines - 1))
 done
 trap : CHLD
-echo ready && echo >&5 && exec 5>&- # 5 is for who waits now, the journal for all who come later
+echo ready; echo >&5; exec 5>&- # 5 is for who waits now, and may be dead by now; the journal for all who come later
 while :; do
   verb='' id=''
   read -r verb id # a child's end interrupts it, so the dead are collected at once

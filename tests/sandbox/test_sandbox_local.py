@@ -456,6 +456,34 @@ asyncio.run(main())
 """
 
 
+# Its engine is gone before it could be told that the sandbox is ready
+GONE_AT_ONCE = """
+import asyncio, os, sys
+from pathlib import Path
+from eval_pipeline.sandbox.base import SandboxSpec
+from eval_pipeline.sandbox.local import launch
+from eval_pipeline.sandbox.local.backend import LocalBackend
+
+launch._await_ready = lambda home, ready: os._exit(9)
+asyncio.run(LocalBackend("a", Path(sys.argv[1])).get_or_create(SandboxSpec(name="e-early", installation="a")))
+"""
+
+
+async def test_one_whose_engine_is_gone_before_it_is_ready_is_adopted_and_hands_its_commands_nothing(
+    backend: LocalBackend, state_dir: Path
+) -> None:
+    died = subprocess.run([sys.executable, "-c", GONE_AT_ONCE, str(state_dir)], cwd=REPOSITORY, check=False)
+    assert died.returncode == 9
+    found = await backend.find("e-early")
+    assert found is not None
+    async with asyncio.timeout(30):
+        while not launch.was_ready(backend._home("e-early") or Path("/")):
+            await asyncio.sleep(0.01)
+    sandbox = await backend.get_or_create(SandboxSpec(name="e-early", installation="a"))
+    code, seen, _ = await run(sandbox, "/bin/ls", "/proc/self/fd")
+    assert (code, seen.split()) == (0, ["0", "1", "2", "3"]), "3 is the listing's own"
+
+
 async def test_one_that_everybody_forgot_ends_although_its_directories_are_gone(places: Places, state_dir: Path) -> None:
     made = subprocess.run(
         [sys.executable, "-c", FORGOTTEN, str(state_dir)], cwd=REPOSITORY, capture_output=True, text=True, check=True
