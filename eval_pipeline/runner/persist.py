@@ -22,14 +22,13 @@ from eval_pipeline.runner.judging import BundleReport, BundleTask, Examined
 from eval_pipeline.runner.readers import MEMORY_MIB, Readers
 from eval_pipeline.runner.slots import Slots
 from eval_pipeline.sandbox.base import Sandbox
-from eval_pipeline.scoring.bundle_tar import compress
 from eval_pipeline.scoring.judge_prompt import Exam
 from eval_pipeline.scoring.verdicts import CHECK_VERSION, Verdict, no_verdict, questions
 from eval_pipeline.store.artifacts import ArtifactStore
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.verdicts import VerdictRow, Verdicts
 from eval_pipeline.store.views import SECRETS_FOUND
-from eval_pipeline.vault.bundles import RedactionTask
+from eval_pipeline.vault.bundles import RedactionTask, redact_bundle
 from eval_pipeline.vault.redaction import Redactor
 
 WORKERS = 2
@@ -105,10 +104,10 @@ class Persister:
 
     async def _redacted(self, path: Path, sealed: Path, redactor: Redactor) -> dict[str, Any]:
         """What was found, for the record; what is put aside is durable first."""
-        if not redactor:
-            await asyncio.to_thread(_seal, path, sealed)
-            return {}
         task = RedactionTask(path=path, sealed=sealed, aside=path.with_name("aside"), redactor=redactor)
+        if not redactor:  # nothing is read, so no reader is needed
+            await asyncio.to_thread(redact_bundle, task)
+            return {}
         waits_for("its reader")
         redacted = await self._readers.redact(task)
         aside: list[dict[str, Any]] = []
@@ -247,11 +246,6 @@ def verdict_rows(verdicts: Sequence[Verdict], bundle: str, failed: Mapping[str, 
         )
         for verdict in verdicts
     ]
-
-
-def _seal(tar: Path, dest: Path) -> None:
-    with dest.open("wb") as raw:
-        compress(tar, raw)
 
 
 def _printable(name: str) -> str:

@@ -102,9 +102,8 @@ def _main() -> None:
         sys.stderr.flush()
         os._exit(code)
 
-    atexit.register(
-        end
-    )  # as the first, so that it runs last: the interpreter would take all apart that was imported, object by object
+    # As the first, so that it runs last: the interpreter would take all apart that was imported, object by object
+    atexit.register(end)
     from eval_pipeline.cli.main import NOUNS, main
 
     for name in (*(f"cli.{module}" for module, _ in NOUNS.values()), *LATE):
