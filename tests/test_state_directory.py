@@ -11,6 +11,8 @@ import pytest
 from support.places import short_dir
 from support.project import EVALS, Project
 
+pytestmark = pytest.mark.slow
+
 READS = [
     ["experiment", "list"],
     ["experiment", "status", "x"],
@@ -59,8 +61,6 @@ import os, stat, sys
 from pathlib import Path
 from eval_pipeline.gateway.paths import Paths
 from eval_pipeline.host import reachable_root
-
-pytestmark = pytest.mark.slow
 os.umask(0o022)
 if os.getuid() == 0 and sys.argv[2] == "user":
     os.setgroups([]); os.setgid(65534); os.setuid(65534)

@@ -22,6 +22,8 @@ from eval_pipeline.scoring.check_base import Bench, CheckResult, Undecided
 from eval_pipeline.scoring.checks import Evidence, compares_states, run_check, validate_check
 from eval_pipeline.scoring.verdicts import answer_questions, questions
 
+pytestmark = pytest.mark.slow
+
 FILE = "checks/mine.py"
 
 
@@ -238,8 +240,6 @@ def test_where_nothing_can_be_isolated_it_is_not_run_either(bench: Bench) -> Non
 from pathlib import Path
 from eval_pipeline.scoring.check_base import Bench, Evidence, Undecided
 from eval_pipeline.scoring.checks import run_check
-
-pytestmark = pytest.mark.slow
 bench = Bench(state_dir=Path({str(bench.state_dir)!r}), world_dir=None)
 check = {{"python": {{"file": "mine.py", "source": "def check(answer): return True", "with": {{}}}}}}
 try:
