@@ -105,14 +105,15 @@ class Machine:
         (self.folder / "upper").chmod(self.layers[-1].stat().st_mode & 0o7777)
         reading, writing = os.pipe()
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command(writing, argv or ["sleep", "infinity"]),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=(self.folder / "stderr").open("wb"),
-                env={**_ENV, **env},
-                pass_fds=[writing],
-            )
+            with (self.folder / "stderr").open("wb") as errors:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command(writing, argv or ["sleep", "infinity"]),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    stderr=errors,
+                    env={**_ENV, **env},
+                    pass_fds=[writing],
+                )
         finally:
             os.close(writing)
         told = await asyncio.to_thread(_read_all, reading)
@@ -184,7 +185,7 @@ class Machine:
         await self.ready.wait()
         if self.result is None:
             self.result = api_pb2.GenericResult(status=status, exitcode=0)  # pyright: ignore[reportArgumentType]
-        if self._pid:
+        if self._pid and not self.ended.is_set():  # afterwards the number may be any other process's of this machine
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
         if self._process is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import signal
+import subprocess
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,12 @@ from typing import Any
 import modal
 import modal.exception
 import pytest
+from modal_proto import api_pb2
+from modal_server.images import Images
+from modal_server.machine import Machine
 from support.modal_loopback import LoopbackModal
+
+from eval_pipeline.sandbox.local.places import prepare
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 FOR_EVER = ("sh", "-c", "while :; do sleep 1000 & wait $!; done")
@@ -194,6 +201,20 @@ async def test_a_lost_worker_takes_everything_along(app: modal.App, modal_server
     with pytest.raises(modal.exception.NotFoundError):
         await sandbox.filesystem.read_bytes.aio("/tmp/x")
     assert await sandbox.poll.aio() is not None
+
+
+async def test_what_has_ended_is_not_ended_again_by_its_number(state_dir: Path) -> None:
+    """When the server stops it ends every machine that it ever had; the kernel gave their numbers to others meanwhile."""
+    (state_dir / "base").mkdir()
+    host = Images(state_dir / "images", prepare(state_dir / "host"), None).host
+    machine = Machine(state_dir / "machine", host, [state_dir / "base"])
+    await machine.start(["true"], {}, 60)
+    await machine.ended.wait()
+    with subprocess.Popen(["sleep", "600"]) as stranger:
+        machine._pid = stranger.pid  # pyright: ignore[reportPrivateUsage]
+        await machine.kill(api_pb2.GenericResult.GENERIC_STATUS_TERMINATED)
+        stranger.terminate()
+    assert stranger.returncode == -signal.SIGTERM
 
 
 async def test_a_file_is_read_written_and_looked_at(app: modal.App) -> None:
