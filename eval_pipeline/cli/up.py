@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +138,9 @@ def _say_url(port: int, as_json: bool, after_s: float, pid: int) -> None:
 def _serves_code(session: int) -> bool:
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError):
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            if fields[3] == str(session) and fields[0] != "Z" and b"\0api\0grpc\0" in (folder / "cmdline").read_bytes():
+            # Bytes: of this machine's processes one may be an agent's, whose name need not be text
+            fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+            if int(fields[3]) == session and fields[0] != b"Z" and b"\0api\0grpc\0" in (folder / "cmdline").read_bytes():
                 return True
     return False
 
@@ -159,7 +161,7 @@ def _problems(port: int) -> list[str]:
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
             data: Any = json.load(answer)["data"]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, HTTPException, ValueError, KeyError) as error:
         return [f"the Dagster UI does not answer: {error}"]
     daemons = data["instance"]["daemonHealth"]["allDaemonStatuses"]
     problems = [f"the daemon {d['daemonType']} has no heartbeat" for d in daemons if d["required"] and not d["healthy"]]
