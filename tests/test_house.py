@@ -115,6 +115,11 @@ def test_who_only_looks_at_the_ledger_loads_no_statistics_and_no_migrations() ->
     assert _modules_after(f"import {NAME}.runner.readers").isdisjoint({"openpyxl", "numpy", "sqlalchemy"})
 
 
+def test_no_agent_waits_for_the_statistics() -> None:
+    """What an engine imports before its first cell."""
+    assert _modules_after(f"import {NAME}.defs.experiment_runs").isdisjoint({"numpy", "scipy", "pandas", f"{NAME}.analysis.load"})
+
+
 def test_modal_and_boto3_are_only_behind_their_ports() -> None:
     assert {path for path in users("modal") if not Path(path).stem.startswith("modal")} == set()
     assert users("boto3") | users("botocore") == {"store/artifacts_s3.py", "vault/sources_aws.py"}

@@ -2,7 +2,6 @@ import warnings
 
 import dagster as dg
 
-from eval_pipeline.analysis.load import load_table
 from eval_pipeline.analysis.tables import ScoredCell
 from eval_pipeline.defs.assets import scored_table, shown_count
 from eval_pipeline.defs.partitions import EXPERIMENTS
@@ -53,5 +52,7 @@ with warnings.catch_warnings():
 
 
 def _cells(context: dg.AssetCheckExecutionContext, evals: EvalsResource) -> list[ScoredCell]:
+    from eval_pipeline.analysis.load import load_table
+
     with evals.records() as records:
         return load_table(records, records.ledger.experiment(context.op_execution_context.partition_key))

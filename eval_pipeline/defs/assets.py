@@ -1,14 +1,9 @@
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from eval_pipeline.analysis.board import Leaderboard
-from eval_pipeline.analysis.board_text import NEW_CASES, comparison_grid, detail_grid, in_order, main_grid, standing
-from eval_pipeline.analysis.board_text import name as name_of
-from eval_pipeline.analysis.forest import forest_markdown
 from eval_pipeline.analysis.frame import column_types, encoded, scored_frame
-from eval_pipeline.analysis.load import load_leaderboard, load_table
 from eval_pipeline.analysis.tables import count_failures
 from eval_pipeline.defs.partitions import CELLS, EXPERIMENTS, LINEAGE_ONLY, WORLDS
 from eval_pipeline.defs.pools import CELLS_POOL, SCORING_POOL
@@ -17,6 +12,9 @@ from eval_pipeline.defs.runs import run_partitions
 from eval_pipeline.environment.snapshotting import record_snapshot
 from eval_pipeline.runner.finish import judge_missing
 from eval_pipeline.runner.notify import tell_finished
+
+if TYPE_CHECKING:  # the statistics are loaded when they are asked for: no agent waits for them
+    from eval_pipeline.analysis.board import Leaderboard
 
 OWNERS = ["team:evals"]
 
@@ -78,6 +76,8 @@ JUDGED = "evals/judged"
 )
 def scored_table(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.MaterializeResult[Any]:
     """One row a cell: identity, outcome, score and bounds, usage, cost, latency. A view over verdicts, stored as Parquet and CSV."""
+    from eval_pipeline.analysis.load import load_table
+
     with evals.services() as services:
         experiment = services.ledger.experiment(context.partition_key)
         judged = asyncio.run(judge_missing(services, experiment, ask=JUDGED not in context.run.tags))
@@ -124,6 +124,10 @@ def shown_count(count: int | None) -> int | str:
 )
 def leaderboard(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.MaterializeResult[Any]:
     """Arms side by side: score with its interval, pass rate, cost, latency, and what is missing."""
+    from eval_pipeline.analysis.board_text import detail_grid, in_order
+    from eval_pipeline.analysis.forest import forest_markdown
+    from eval_pipeline.analysis.load import load_leaderboard
+
     with evals.records() as records:
         experiment = records.ledger.experiment(context.partition_key)
         board = load_leaderboard(records, experiment)
@@ -143,13 +147,18 @@ def leaderboard(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.M
     )
 
 
-def _board_markdown(board: Leaderboard) -> str:
+def _board_markdown(board: "Leaderboard") -> str:
+    from eval_pipeline.analysis.board_text import NEW_CASES, comparison_grid, main_grid, standing
+
     grids = [main_grid(board), *([comparison_grid(board.comparisons, board.baseline)] if board.comparisons else [])]
     tables = [f"{grid.title}\n\n{grid.as_markdown()}" for grid in grids]
     return "\n\n".join([*tables, *standing(board), NEW_CASES])
 
 
-def _records_of(board: Leaderboard) -> dg.TableMetadataValue:
+def _records_of(board: "Leaderboard") -> dg.TableMetadataValue:
+    from eval_pipeline.analysis.board_text import in_order
+    from eval_pipeline.analysis.board_text import name as name_of
+
     schema = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in _BOARD_COLUMNS.items()])
     rows = [{name: getattr(arm, name) for name in _BOARD_COLUMNS} | {"arm": name_of(arm, board)} for arm in in_order(board)]
     records = [dg.TableRecord({name: value for name, value in row.items() if value is not None}) for row in rows]

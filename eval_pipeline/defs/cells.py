@@ -10,7 +10,6 @@ from typing import Any
 
 import dagster as dg
 
-from eval_pipeline.analysis.load import load_table
 from eval_pipeline.analysis.tables import ScoredCell
 from eval_pipeline.defs.events import CELL_RESULTS, CellEvents, Described
 from eval_pipeline.defs.partitions import unchanged_by
@@ -166,6 +165,8 @@ def raise_for(left: Mapping[str, str], n_cells: int) -> None:
 
 def describe(records: Records, experiment: ExperimentRow, keys: Sequence[str]) -> Described:
     """The materializations of those of `keys` that have a valid result, as the ledger knows it."""
+    from eval_pipeline.analysis.load import load_table  # the statistics come with it: no agent waits for them
+
     return [
         (
             dg.AssetMaterialization(

@@ -18,39 +18,39 @@ from eval_pipeline.settings import Settings
 from eval_pipeline.store.artifacts import open_store
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.liveness import end_dead_engines
-from eval_pipeline.store.records import Records, open_records
+from eval_pipeline.store.records import Records
 from eval_pipeline.store.strays import GRACE_S
 
 log = logging.getLogger("eval_pipeline.launcher")
 
 
-def run_experiment(settings: Settings, experiment_id: str, keys: list[str], *, only_score: bool = False) -> int:
+def run_experiment(
+    settings: Settings, records: Records, experiment: ExperimentRow, keys: list[str], *, only_score: bool = False
+) -> int:
     """keys: only these cells; empty means all that are not done. only_score: no cell is run, whatever its state."""
-    with open_records(settings, patience_s=120.0) as records:
-        experiment = records.ledger.experiment(experiment_id)
-        open_store(settings).claim(records.ledger.installation_id())
-        digests = experiment.run.worlds
-        missing = sorted(name for name, digest in digests.items() if digest not in records.ledger.snapshots(digests.values()))
-        wanted = keys or [
-            *records.views.keys(experiment.id, ["open", "setup", "running", "persisting", "failed"]),
-            *records.views.unlogged(experiment.id),  # what was adopted has a result that Dagster does not know
-        ]
-        with dg.DagsterInstance.get() as instance, keeping_connections(instance):
-            _register(instance, experiment)
-            for world in [] if only_score else missing:
-                _execute(instance, "snapshot_worlds", experiment, world)
-            if wanted and not only_score:
-                ops = {"drive_cells": {"config": {"keys": wanted, "lift_cancel": False}}}
-                _execute(instance, "run_cells", experiment, experiment.id, ops)
-            # what a crash left; while another engine works, only what nobody has owned for a while
-            end_dead_engines(records.leases, settings)
-            grace_s = GRACE_S if records.leases.living() else 0.0
-            _reap(settings, records, experiment.run.backend, grace_s)
-            tags = {"evals/judged": "yes"} if only_score else {}
-            scored = _execute(instance, "score_experiment", experiment, experiment.id, tags=tags)
-        tell_state(settings, records)
-        send(settings, records)
-        n_done = records.views.tallies(experiment.id)[experiment.id].n_done
+    open_store(settings).claim(records.ledger.installation_id())
+    digests = experiment.run.worlds
+    missing = sorted(name for name, digest in digests.items() if digest not in records.ledger.snapshots(digests.values()))
+    wanted = keys or [
+        *records.views.keys(experiment.id, ["open", "setup", "running", "persisting", "failed"]),
+        *records.views.unlogged(experiment.id),  # what was adopted has a result that Dagster does not know
+    ]
+    with dg.DagsterInstance.get() as instance, keeping_connections(instance):
+        _register(instance, experiment)
+        for world in [] if only_score else missing:
+            _execute(instance, "snapshot_worlds", experiment, world)
+        if wanted and not only_score:
+            ops = {"drive_cells": {"config": {"keys": wanted, "lift_cancel": False}}}
+            _execute(instance, "run_cells", experiment, experiment.id, ops)
+        # what a crash left; while another engine works, only what nobody has owned for a while
+        end_dead_engines(records.leases, settings)
+        grace_s = GRACE_S if records.leases.living() else 0.0
+        _reap(settings, records, experiment.run.backend, grace_s)
+        tags = {"evals/judged": "yes"} if only_score else {}
+        scored = _execute(instance, "score_experiment", experiment, experiment.id, tags=tags)
+    tell_state(settings, records)
+    send(settings, records)
+    n_done = records.views.tallies(experiment.id)[experiment.id].n_done
     return 0 if scored and n_done == experiment.n_cells else 1
 
 

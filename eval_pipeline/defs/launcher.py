@@ -13,29 +13,39 @@ def main(argv: list[str]) -> int:
     gc.disable()  # until all is imported: a sixth of the time that it takes, and none of it is garbage
     import logging
     import os
+    from contextlib import ExitStack
     from dataclasses import replace
 
     from eval_pipeline.defs.home import prepare_home
+    from eval_pipeline.sandbox.local import hostlayer
     from eval_pipeline.settings import load_settings
     from eval_pipeline.store.liveness import driving
     from eval_pipeline.store.postgres import embedded_server
+    from eval_pipeline.store.records import open_records
     from eval_pipeline.vault.held import log_redacted
 
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    experiment, *flags = argv
+    name, *flags = argv
     keys = sys.stdin.read().split()
     settings = load_settings()
     log_redacted(settings.state_dir)
     if "--unsafe-no-isolation" in flags:
         settings = replace(settings, unsafe_no_isolation=True)
-    with embedded_server(settings) as url:
-        os.environ.update(prepare_home(settings, url))
-        with driving(settings, experiment):
-            from eval_pipeline.defs.experiment_runs import run_experiment
+    only_score = "--only-score" in flags
+    with ExitStack() as stack:
+        os.environ.update(prepare_home(settings, stack.enter_context(embedded_server(settings))))
+        stack.enter_context(driving(settings, name))
+        records = stack.enter_context(open_records(settings, patience_s=120.0))
+        experiment = records.ledger.experiment(name)
+        on_bare_host = any(arm.manifest.image.requirements is None for arm in experiment.run.arms)
+        if experiment.run.backend == "local" and on_bare_host and not only_score:
+            stack.enter_context(hostlayer.built_ahead(settings.state_dir))
 
-            gc.freeze()
-            gc.enable()
-            return run_experiment(settings, experiment, keys, only_score="--only-score" in flags)
+        from eval_pipeline.defs.experiment_runs import run_experiment
+
+        gc.freeze()
+        gc.enable()
+        return run_experiment(settings, records, experiment, keys, only_score=only_score)
 
 
 if __name__ == "__main__":

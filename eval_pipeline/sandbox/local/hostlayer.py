@@ -9,11 +9,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from eval_pipeline.errors import BuildError
 from eval_pipeline.sandbox.local import layers
-from eval_pipeline.sandbox.local.places import Places, exclusive
+from eval_pipeline.sandbox.local.places import Places, exclusive, prepare
 from eval_pipeline.sandbox.local.safefs import remove_tree
 
 VENV = "opt/venv"
@@ -47,6 +49,21 @@ def build(places: Places, requirements: bytes | None) -> Path:
             return layers.seal(places.layers, name, partial)
         finally:
             remove_tree(partial)
+
+
+@contextmanager
+def built_ahead(state_dir: Path) -> Generator[None]:
+    """The layer without wheels, where it is not there, is built by a process of its own, for whoever comes to need it meanwhile.
+
+    Who comes before it is whole waits for it in `build`, and builds it if that process has failed. It does not end with this one.
+    """
+    places = prepare(state_dir)
+    if layers.find(places.layers, key(places, None)) is not None:
+        yield
+        return
+    command = [sys.executable, "-m", __name__, str(state_dir)]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True):
+        yield
 
 
 def _fill(root: Path, requirements: bytes | None) -> None:
@@ -121,3 +138,7 @@ def _give(root: Path, places: Places) -> None:
                 path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
             if places.drops_root:
                 os.chown(path, places.identity.uid, places.identity.gid, follow_symlinks=False)
+
+
+if __name__ == "__main__":
+    build(prepare(Path(sys.argv[1])), None)
