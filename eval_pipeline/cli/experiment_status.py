@@ -52,10 +52,10 @@ def status(settings: Settings, name: str, watch: bool, all_cells: bool, as_json:
         row = records.ledger.experiment(name)
         if watch:
             with Progress(records, row) as progress:
-                progress.update()
                 while is_worked_on(settings, records, row.id):
-                    time.sleep(WATCH_POLL_S)
                     progress.update()
+                    time.sleep(WATCH_POLL_S)
+                progress.update(last=True)
             row = records.ledger.experiment(row.id)
         data = standing(settings, records, row, all_cells)
     emit(data, as_json, lambda: _show(data))

@@ -97,8 +97,9 @@ class Watch:
             with Progress(self._records, self._experiment) as progress:
                 while True:
                     ended = self._ended()
-                    progress.update()
-                    if ended or self._interrupts > 1 or (self._deadline and time.monotonic() > self._deadline):
+                    leave = ended or self._interrupts > 1 or bool(self._deadline and time.monotonic() > self._deadline)
+                    progress.update(last=leave)
+                    if leave:
                         return ended
                     time.sleep(WATCH_POLL_S)
         finally:

@@ -92,7 +92,10 @@ class Progress:
     def _tally(self) -> Tally:
         return self._records.views.tallies(self._experiment.id)[self._experiment.id]
 
-    def update(self) -> None:
+    def update(self, *, last: bool = False) -> None:
+        """last: nothing follows, so what there is to say is said now."""
+        if self._live is None and not last and time.monotonic() < self._next_line:
+            return  # nobody would see it
         tally, total = self._tally(), self._experiment.n_cells
         self._look()
         spent = money(self._records.views.committed_usd(self._experiment.id), self._experiment.budget_usd)
@@ -101,9 +104,10 @@ class Progress:
             self._live.update(self._view(tally, f"{spent}{left}"), refresh=True)
             return
         text = f"{tally.n_done}/{total} cells; {states_line(tally.states)}; outcomes: {outcomes_line(tally.outcomes)}; {spent}"
-        if text != self._last and (time.monotonic() >= self._next_line or tally.n_done == total):
+        self._next_line = time.monotonic() + _LINE_EVERY_S
+        if text != self._last:
             note(text + left)
-            self._next_line, self._last = time.monotonic() + _LINE_EVERY_S, text
+            self._last = text
 
     def _look(self) -> None:
         """At what is asked less often. An arm that fails as a whole is said at once, and again when it fails in another way."""

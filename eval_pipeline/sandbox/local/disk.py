@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from functools import cached_property
 from pathlib import Path
 
 from eval_pipeline.sandbox.local.places import Places
@@ -84,11 +85,19 @@ class Watch:
         self._max_bytes = disk_mib << 20
         self._next = 0.0
 
+    def is_due(self) -> bool:
+        """Whether `over` would measure, which takes a while."""
+        return time.monotonic() >= max(self._next, _rest_until) and not self._is_capped
+
+    @cached_property
+    def _is_capped(self) -> bool:
+        return capped(self._folder)
+
     def over(self) -> bool:
         global _rest_until
-        began = time.monotonic()
-        if began < max(self._next, _rest_until) or capped(self._folder) or not _measuring.acquire(blocking=False):
+        if not self.is_due() or not _measuring.acquire(blocking=False):
             return False
+        began = time.monotonic()
         try:
             used = used_bytes(self._folder)
             ended = time.monotonic()
