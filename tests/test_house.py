@@ -32,7 +32,7 @@ RANKS: dict[str, int] = {
 }
 FILE_MAX_LINES, FUNCTION_MAX_LINES = 350, 60
 # What is longer, and how long it may be. They only ever get shorter.
-LONGER_FILES = {"store/postgres_cluster.py": 410}
+LONGER_FILES = {"store/postgres_cluster.py": 406}
 
 
 @functools.cache

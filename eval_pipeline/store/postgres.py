@@ -25,8 +25,10 @@ from eval_pipeline.errors import LedgerUnavailable, SpecError
 from eval_pipeline.host import own_state_dir, reachable_root
 from eval_pipeline.settings import Settings
 from eval_pipeline.store import postgres_cluster as pg
+from eval_pipeline.store.looking import looks
 
 DATABASE = "evals"
+LOCK_TIMEOUT_S = pg.START_TIMEOUT_S + 2 * pg.STOP_TIMEOUT_S  # as long as its holder may wait itself
 _DRIVER = "postgresql+psycopg2"
 
 
@@ -186,10 +188,27 @@ def _users_file(settings: Settings) -> Path:
 def _locked(settings: Settings) -> Generator[None]:
     lock = _open(settings.state_dir / "postgres.lock")
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        _take(lock)
         yield
     finally:
         os.close(lock)
+
+
+def _take(lock: int) -> None:
+    for _ in looks(LOCK_TIMEOUT_S, lambda: f"process {_holder(lock)}, which starts, stops or leaves PostgreSQL", every_s=0.01):
+        with suppress(BlockingIOError):
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    raise LedgerUnavailable(
+        f"process {_holder(lock)} has been starting or stopping PostgreSQL for {LOCK_TIMEOUT_S:.0f} s",
+        hint="see whether it is stopped (kill -CONT), or end it: what it began goes on in the next command",
+    )
+
+
+def _holder(lock: int) -> str:
+    """Its pid, as the kernel lists the holders of locks."""
+    inode = str(os.fstat(lock).st_ino)
+    words = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+    return next((held[4] for held in words if held[1] == "FLOCK" and held[5].rpartition(":")[2] == inode), "that is gone")
 
 
 def _open(path: Path) -> int:

@@ -20,7 +20,6 @@ import signal
 import stat
 import subprocess
 import tempfile
-import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ import psycopg2
 from eval_pipeline.errors import LedgerUnavailable
 from eval_pipeline.host import POSTGRES_USER, Identity, unprivileged
 from eval_pipeline.store.durable_files import sync_directory
+from eval_pipeline.store.looking import looks
 
 MAJOR = 18
 ROLE = "evals"
@@ -181,13 +181,11 @@ def _alive(pid: int) -> bool:
 
 def _becomes_ready(pid: int, directory: Path) -> bool:
     """Wait for a server that was started already. False when it ended; LedgerUnavailable when it never answers."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
+    for _ in looks(START_TIMEOUT_S, lambda: f"PostgreSQL (process {pid}) to answer"):
         if answers(directory):
             return True
         if not _alive(pid):
             return False
-        time.sleep(0.02)
     raise LedgerUnavailable(
         f"PostgreSQL (pid {pid}) runs but has not answered for {START_TIMEOUT_S:.0f} s",
         hint=f"see whether it is stopped or recovering; end it with: kill -QUIT {pid}",
@@ -205,12 +203,10 @@ def _end_orphans(cluster: Cluster) -> None:
 
 
 def _gone(cluster: Cluster) -> bool:
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    while _processes(cluster):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+    for _ in looks(STOP_TIMEOUT_S, lambda: f"PostgreSQL to end (processes {_processes(cluster)})"):
+        if not _processes(cluster):
+            return True
+    return False
 
 
 def _binaries(cluster: Cluster) -> Path:
@@ -248,7 +244,7 @@ def _copy_binaries(wheel: Path, target: Path) -> None:
     for part in ("lib/postgresql", "share"):
         shutil.copytree(wheel / part, install / part)
     (install / "bin").mkdir()
-    for program in ("initdb", "pg_ctl", "postgres"):
+    for program in ("initdb", "postgres"):
         shutil.copy(wheel / "bin" / program, install / "bin")
     for path in (unfinished, target.parent, *unfinished.rglob("*")):
         path.chmod(0o755)
@@ -361,13 +357,14 @@ def _start(cluster: Cluster, install: Path, directory: Path) -> None:
 
 def stop(cluster: Cluster) -> None:
     """Returns once no process of the server is left. Raises LedgerUnavailable when one is."""
-    if server_pid(cluster) is not None:
-        program = str(_binaries(cluster) / "bin/pg_ctl")
-        argv = [program, "stop", "-D", "data", "-m", "fast", "-w", "-t", str(STOP_TIMEOUT_S)]
-        done = _run(cluster, argv, cwd=cluster.folder)
-        # pg_ctl believes the pid file, which goes a moment before the process does.
-        if done.returncode != 0 or not _gone(cluster):
-            raise failure(cluster, f"PostgreSQL did not stop (pids {_processes(cluster)})", done.stdout + done.stderr)
+    pid = server_pid(cluster)
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGINT)  # a fast shutdown: what is open is rolled back
+        if not _gone(cluster):
+            raise failure(
+                cluster, f"PostgreSQL did not stop within {STOP_TIMEOUT_S} s (pids {_processes(cluster)})", _log_tail(cluster)
+            )
     _end_orphans(cluster)
     directory = socket_dir(cluster)
     if directory is not None and directory != cluster.folder and _private(directory, cluster.identity):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from sqlalchemy.exc import OperationalError
 
 from eval_pipeline.errors import LedgerUnavailable, SpecError
 from eval_pipeline.settings import Settings
+from eval_pipeline.store import looking, postgres
 from eval_pipeline.store.postgres import embedded_server, normalised, restart_if_down, server_status
 
 pytestmark = pytest.mark.slow
@@ -282,6 +284,23 @@ def test_a_postmaster_killed_after_all_users(embedded: Settings) -> None:
     os.kill(pid, signal.SIGKILL)
     _ended(pid)
     assert server_status(embedded).running is False
+    with embedded_server(embedded) as url:
+        assert query(url, "SELECT 1") == 1
+
+
+def test_who_starts_or_stops_it_for_too_long_is_named(
+    embedded: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(looking, "SAY_AFTER_S", 0.1)
+    monkeypatch.setattr(postgres, "LOCK_TIMEOUT_S", 0.5)
+    with (embedded.state_dir / "postgres.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with (
+            pytest.raises(LedgerUnavailable, match=f"process {os.getpid()} has been starting or stopping"),
+            embedded_server(embedded),
+        ):
+            pass
+    assert f"waiting for process {os.getpid()}" in caplog.text
     with embedded_server(embedded) as url:
         assert query(url, "SELECT 1") == 1
 
