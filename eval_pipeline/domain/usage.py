@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import add, attrgetter
+from operator import add, attrgetter, itemgetter
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
@@ -62,6 +62,7 @@ class Total:
 
 _COUNTS: dict[str, int] = {name: field.default for name, field in Usage.model_fields.items() if name != "model"}
 _counts: Callable[[Usage], tuple[int, ...]] = attrgetter(*_COUNTS)
+_claimed: Callable[[dict[str, Any]], tuple[Any, ...]] = itemgetter(*_COUNTS)
 _FIELDS = frozenset(Usage.model_fields)
 MODEL_MAX_CHARS = 200
 COUNT_MAX = 10**9
@@ -83,7 +84,7 @@ def usage_from_event(event: dict[str, Any]) -> Usage:
 def counts_from_event(event: dict[str, Any]) -> tuple[str, Sequence[int]]:
     """What `usage_from_event` reads and raises, as the model's name and what `Total` adds up: of a plain event at a fifth of its time."""
     model = event.get("model")
-    counts = [event.get(name, default) for name, default in _COUNTS.items()]
+    counts = _claimed({**_COUNTS, **event})
     plain = {*map(type, counts)} == {int} and min(counts) >= 0 and max(counts) <= COUNT_MAX
     plain = plain and isinstance(model, str) and len(model) <= MODEL_MAX_CHARS and model.isprintable()
     if isinstance(model, str) and plain and event.get("reasoning", 0) <= event.get("output", 0):

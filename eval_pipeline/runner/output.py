@@ -156,24 +156,29 @@ class TranscriptReader:
             for line in lines.split(b"\n"):
                 self._piece(line, ended=True)
             return
-        self.n_events += lines.count(b"\n") + 1
+        self.n_events += len(lines) - len(lines.replace(b"\n", b"")) + 1  # bytes.count goes byte by byte
         past = 0
         for _, at in sorted(found):
             if at > past:
                 begin, past = lines.rfind(b"\n", 0, at) + 1, lines.find(b"\n", at)
                 past = len(lines) if past < 0 else past
                 self.n_events -= 1
-                self._line(lines[begin:past])
+                self._object(lines[begin:past])
 
     def _line(self, line: bytes) -> None:
         line = line.strip()
         if not line:
             return
+        if not (line.startswith(b"{") and line.endswith(b"}")):
+            self.bad_lines += 1
+        elif _USAGE in line:
+            self._object(line)
+        else:  # not parsed: a transcript is large and only its usage counts
+            self.n_events += 1
+
+    def _object(self, line: bytes) -> None:
         try:
-            if not (line.startswith(b"{") and line.endswith(b"}")):
-                raise ValueError("not a JSON object")
-            if _USAGE in line:  # the others are not parsed: a transcript is large and only its usage counts
-                self._event(as_object(line))
+            self._event(as_object(line))
             self.n_events += 1
         except (ValueError, RecursionError, MemoryError):
             self.bad_lines += 1
