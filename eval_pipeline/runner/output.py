@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from eval_pipeline.domain.outcome import AgentResult, read_result
 from eval_pipeline.domain.usage import Total, Usage, counts_from_event
+from eval_pipeline.runner.usage_lines import counts_from_line
 from eval_pipeline.scoring.bundle_tar import bundle_members
 from eval_pipeline.vault.searching import Expressions
 
@@ -178,15 +180,14 @@ class TranscriptReader:
 
     def _object(self, line: bytes) -> None:
         try:
-            self._event(as_object(line))
+            counted = counts_from_line(line) or _counted(as_object(line))
+            if counted is not None:
+                self._add(*counted)
             self.n_events += 1
         except (ValueError, RecursionError, MemoryError):
             self.bad_lines += 1
 
-    def _event(self, event: dict[str, Any]) -> None:
-        if event.get("type") != "usage":
-            return
-        model, counts = counts_from_event(event)
+    def _add(self, model: str, counts: Sequence[int]) -> None:
         total = self._totals.get(model)
         if total is None:
             if len(self._totals) >= MODELS_MAX:
@@ -194,6 +195,10 @@ class TranscriptReader:
             total = self._totals[model] = Total()
         total.add(counts)
         self.calls += 1
+
+
+def _counted(event: dict[str, Any]) -> tuple[str, Sequence[int]] | None:
+    return counts_from_event(event) if event.get("type") == "usage" else None
 
 
 _DECODER = json.JSONDecoder()

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from eval_pipeline.domain.usage import Total, Usage, counts_from_event, usage_from_event
 from eval_pipeline.runner import output
 from eval_pipeline.runner.output import TranscriptReader, read_output
+from eval_pipeline.runner.usage_lines import counts_from_line
 
 USAGE = b'{"type": "usage", "model": "m", "input_uncached": 7, "output": 3}'
 LINES = [
@@ -109,6 +110,32 @@ def test_counts_are_those_of_the_whole_model(event: dict[str, Any], model: str |
         name, counts = counts_from_event(event)
         total.add(counts)
         assert total.usage(name) == usage
+
+
+@given(
+    st.dictionaries(NAMES, JSON) | st.dictionaries(NAMES, st.integers(0, 10**9 + 1)),
+    st.sampled_from(
+        [b"", b',"model":"m"', b',"output":2', b',"output":-1', b',"x":NaN', b',"x":01', b',"x":"\xff"', b',"x":"\t"']
+    ),
+    st.sampled_from([b"}", b"}}", b" }", b",}", b"}\x00"]),
+)
+@example({"type": "usage", "model": "m", "reasoning": 2}, b"", b"}")
+@example({"type": "usage", "model": "a\x00b"}, b"", b"}")
+@example({"type": "usage", "model": "m", "output": 3}, b',"output":2', b"}")
+def test_a_plain_line_is_the_event_that_it_is_read_as(event: dict[str, Any], more: bytes, end: bytes) -> None:
+    line = json.dumps({"type": "usage", **event}).encode()[:-1] + more + end
+    if (plain := counts_from_line(line)) is not None:
+        found = json.loads(line)
+        name, counts = counts_from_event(found)
+        assert (found["type"], plain) == ("usage", (name, counts))
+
+
+def test_most_usage_lines_are_plain() -> None:
+    assert counts_from_line(USAGE) == counts_from_event(json.loads(USAGE)) == ("m", (7, 0, 0, 0, 3, 0, 1))
+    assert counts_from_line(USAGE.replace(b"usage", b"usages")) is None
+    assert (
+        counts_from_line(USAGE[:-1] + b', "x": [' + b"[]," * 6_000 + b"[]]}") is None
+    )  # its parser needs a hundred times as much
 
 
 @given(st.sampled_from(["utf-8", "utf-16-le", "utf-32-le"]), st.binary(max_size=9), st.text(max_size=9))
