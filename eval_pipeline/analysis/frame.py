@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from eval_pipeline.analysis.tables import ScoredCell
 from eval_pipeline.domain.usage import Usage
 from eval_pipeline.scoring.label_file import no_formula
-from eval_pipeline.store.views import AttemptView
+from eval_pipeline.store.cell_views import AttemptView
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,6 +53,8 @@ _OURS = (
     "state",
 )  # fmt: skip
 
+_AT_ONCE = 1000
+
 _TYPES = {"string": "string", "Int64": "int", "Float64": "float", "boolean": "bool", "datetime64[us, UTC]": "datetime"}
 
 
@@ -62,17 +64,20 @@ def column_types() -> dict[str, str]:
 
 
 def scored_frame(cells: Iterable[ScoredCell]) -> pd.DataFrame:
-    return frame_of([flat_row(cell) for cell in cells])
+    return frame_of(flat_row(cell) for cell in cells)
 
 
-def frame_of(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def frame_of(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """rows: values by column, as `flat_row` gives them; a column that a row lacks is null there. Raises ValueError for other columns."""
     import pandas as pd
 
-    if unknown := sorted({name for row in rows for name in row} - set(COLUMNS)):
-        raise ValueError(f"not columns of the scored table: {', '.join(unknown)}")
-    columns = {name: pd.array([row.get(name) for row in rows], dtype=kind) for name, kind in COLUMNS.items()}
-    return pd.DataFrame(columns)
+    values: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    for row in rows:
+        if unknown := sorted(row.keys() - COLUMNS.keys()):
+            raise ValueError(f"not columns of the scored table: {', '.join(unknown)}")
+        for name, column in values.items():
+            column.append(row.get(name))
+    return pd.DataFrame({name: pd.array(values.pop(name), dtype=kind) for name, kind in COLUMNS.items()})
 
 
 def flat_row(cell: ScoredCell) -> dict[str, Any]:
@@ -188,8 +193,14 @@ def encoded(frame: pd.DataFrame, form: Format) -> bytes:
         frame.to_parquet(target, engine="pyarrow", index=False)
         return target.getvalue()
     if form == "csv":
-        texts = frame.select_dtypes("string")
-        safe = frame.assign(**{str(name): texts[name].map(no_formula, na_action="ignore") for name in texts})
-        return safe.to_csv(index=False).encode("utf-8", "backslashreplace")
+        return b"".join(
+            _csv(frame.iloc[start : start + _AT_ONCE], header=start == 0) for start in range(0, len(frame) or 1, _AT_ONCE)
+        )
     text = frame.to_json(orient="records", date_format="iso", date_unit="us", force_ascii=False, double_precision=15)
     return f"{text}\n".encode("utf-8", "backslashreplace")
+
+
+def _csv(frame: pd.DataFrame, *, header: bool) -> bytes:
+    texts = frame.select_dtypes("string")
+    safe = frame.assign(**{str(name): texts[name].map(no_formula, na_action="ignore") for name in texts})
+    return safe.to_csv(index=False, header=header).encode("utf-8", "backslashreplace")

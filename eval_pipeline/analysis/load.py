@@ -16,9 +16,11 @@ from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
 
 
-def load_table(records: Records, experiment: ExperimentRow, keys: Sequence[str] | None = None) -> list[ScoredCell]:
-    """The table that counts: people's verdicts win. keys: only those cells; None means all."""
-    return load_tables(records, experiment, keys).decided
+def load_table(
+    records: Records, experiment: ExperimentRow, keys: Sequence[str] | None = None, *, whole: bool = False
+) -> list[ScoredCell]:
+    """The table that counts: people's verdicts win. keys: only those cells; None means all. whole: see `read_cells`."""
+    return load_tables(records, experiment, keys, whole=whole).decided
 
 
 def load_leaderboard(records: Records, experiment: ExperimentRow, tables: Tables | None = None) -> Leaderboard:

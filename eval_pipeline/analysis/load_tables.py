@@ -27,9 +27,10 @@ def load_tables(
     keys: Sequence[str] | None = None,
     *,
     labels: Mapping[str, Sequence[Label]] | None = None,
+    whole: bool = False,
 ) -> Tables:
-    """keys: only those cells; None means all. labels: by question, in place of those in the ledger."""
-    cells = records.views.cells(experiment.id, keys)
+    """keys: only those cells; None means all. labels: by question, in place of those in the ledger. whole: see `read_cells`."""
+    cells = records.views.cells(experiment.id, keys, whole=whole)
     bundles = [cell.counted.bundle for cell in cells if cell.counted is not None and cell.counted.bundle is not None]
     asked = load_questions(records, experiment, cells, labels)
     verdicts = records.verdicts.of_bundles(bundles) | {one.asked: one.judged for one in asked if one.judged is not None}

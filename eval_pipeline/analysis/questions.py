@@ -13,11 +13,11 @@ from eval_pipeline.domain.rubric import Criterion
 from eval_pipeline.scoring.judge_questions import judge_questions, label_digest
 from eval_pipeline.scoring.judge_votes import judge_version
 from eval_pipeline.scoring.verdicts import compared_state
+from eval_pipeline.store.cell_views import CellView
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
 from eval_pipeline.store.reviews import Label
 from eval_pipeline.store.verdicts import VerdictRow
-from eval_pipeline.store.views import CellView
 
 
 @dataclass(frozen=True, kw_only=True)

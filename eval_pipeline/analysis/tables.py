@@ -20,10 +20,10 @@ from eval_pipeline.domain.usage import Usage
 from eval_pipeline.scoring.judge_questions import judge_questions
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.scoring.verdicts import compared_state, questions
+from eval_pipeline.store.cell_views import AttemptView, CellView
 from eval_pipeline.store.judge_calls import JudgeSpend
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.verdicts import VerdictRow
-from eval_pipeline.store.views import AttemptView, CellView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,8 @@ class CriterionRow:
     judge: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+# slots: an object of more than 30 attributes would carry a dictionary of its own, four times as large
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ScoredCell:
     """status: the outcome; infra_failure for a cell without attempts left; cancelled for one that is still open.
 

@@ -322,7 +322,7 @@ def stored_cell(settings: Settings, key: str) -> Iterator[ScoredCell]:
         raise SpecError(str(error), hint="`evals experiment cells EXPERIMENT` lists them") from None
     with read_records(settings) as records:
         experiment = records.ledger.experiment(parsed.experiment)  # its name will do
-        found = load_table(records, experiment, [str(replace(parsed, experiment=experiment.id))])
+        found = load_table(records, experiment, [str(replace(parsed, experiment=experiment.id))], whole=True)
         if not found:
             raise NotFound(f"there is no cell {key!r}", hint=f"`evals experiment cells {experiment.id}` lists them")
         yield found[0]

@@ -82,15 +82,19 @@ def scored_table(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.
         experiment = services.ledger.experiment(context.partition_key)
         judged = asyncio.run(judge_missing(services, experiment, ask=JUDGED not in context.run.tags))
         cells = load_table(services.records, experiment)
-        frame = scored_frame(cells)
-        stored = {form: services.store.put_bytes(encoded(frame, form)) for form in ("parquet", "csv")}
-    return dg.MaterializeResult(
-        metadata={
+        counts = {
             "dagster/row_count": len(cells),
-            "cells_expected": experiment.n_cells,
             "cells_valid": sum(cell.valid for cell in cells),
             "cells_not_judged": sum(cell.n_not_judged > 0 for cell in cells),
             **{f"failed_{kind}": count for kind, count in count_failures(cells).items()},
+        }
+        frame = scored_frame(cells)
+        del cells  # of a large experiment as much memory again as its frame
+        stored = {form: services.store.put_bytes(encoded(frame, form)) for form in ("parquet", "csv")}
+    return dg.MaterializeResult(
+        metadata={
+            **counts,
+            "cells_expected": experiment.n_cells,
             "cells_judged_now": judged.n_cells,
             "judge_calls": judged.n_calls,
             **({} if judged.stopped is None else {"judging_stopped": judged.stopped}),

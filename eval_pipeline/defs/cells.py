@@ -17,9 +17,9 @@ from eval_pipeline.domain.cell import CellState
 from eval_pipeline.errors import EvalsError
 from eval_pipeline.runner.engine import Engine
 from eval_pipeline.runner.services import Services
+from eval_pipeline.store.cell_views import CellView
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
-from eval_pipeline.store.views import CellView
 
 _ENDING = {dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED}
 _POLL_S = 1.0

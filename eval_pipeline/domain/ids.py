@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from sys import intern
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -57,7 +58,9 @@ class CellKey:
         world, dot, case = parts[1].partition(".") if len(parts) == 4 else ("", "", "")
         if not dot or not SLUG_PATTERN.fullmatch(parts[0]) or not _TRIAL.fullmatch(parts[3]):
             raise ValueError(f"{text!r} is not a cell key: experiment/world.case/arm/trial")
-        return cls(parts[0], check_slug(world), check_slug(case), check_slug(parts[2]), int(parts[3]))
+        # interned: many cells, few names
+        experiment, world, case, arm = map(intern, (parts[0], check_slug(world), check_slug(case), check_slug(parts[2])))
+        return cls(experiment, world, case, arm, int(parts[3]))
 
 
 def sandbox_name(installation: str, cell: str, attempt: int) -> str:

@@ -11,10 +11,10 @@ from eval_pipeline.domain.usage import Usage
 from eval_pipeline.runner.judges import JudgeReport, ask_judge
 from eval_pipeline.runner.services import Services
 from eval_pipeline.scoring.verdicts import compared_state, questions
+from eval_pipeline.store.cell_views import AttemptView
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
 from eval_pipeline.store.verdicts import VerdictRow
-from eval_pipeline.store.views import AttemptView
 
 MAX_TRIES = 3
 
@@ -38,7 +38,7 @@ def unjudged(records: Records, experiment: ExperimentRow) -> dict[str, Kept]:
         cell.key: Kept(
             bundle=cell.counted.bundle, state_before=compared_state(cell.counted.evidence), measured=_measured(cell.counted)
         )
-        for cell in records.views.cells(experiment.id)
+        for cell in records.views.cells(experiment.id, whole=False)
         if cell.counted is not None and cell.counted.bundle is not None
     }
     have = records.verdicts.of_bundles(one.bundle for one in kept.values())

@@ -18,10 +18,10 @@ from eval_pipeline.scoring.judge_prompt import ToAsk
 from eval_pipeline.scoring.judge_questions import judge_questions
 from eval_pipeline.scoring.judge_votes import judge_version
 from eval_pipeline.scoring.verdicts import compared_state
+from eval_pipeline.store.cell_views import CellView
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
 from eval_pipeline.store.verdicts import VerdictRow
-from eval_pipeline.store.views import CellView
 from eval_pipeline.vault.redaction import Redactor
 from eval_pipeline.vault.sources import local_sources, read_secrets
 
@@ -45,7 +45,8 @@ def open_cells(records: Records, experiment: ExperimentRow, *, again: bool) -> l
     judge = experiment.score.judge
     if judge is None:
         return []
-    cells = [found for cell in records.views.cells(experiment.id) if (found := _to_judge(experiment, cell)) is not None]
+    every = records.views.cells(experiment.id, whole=False)
+    cells = [found for cell in every if (found := _to_judge(experiment, cell)) is not None]
     linked = records.judge_calls.requests(one.question_digest for cell in cells for one in cell.asked)
     votes = records.verdicts.votes((request for request, _ in linked.values()), judge_version(judge))
     counted = [replace(cell, n_calls=sum(_lacks(one, linked, votes, judge, again) for one in cell.asked)) for cell in cells]

@@ -25,9 +25,9 @@ from eval_pipeline.sandbox.base import Sandbox
 from eval_pipeline.scoring.judge_prompt import Exam
 from eval_pipeline.scoring.verdicts import CHECK_VERSION, Verdict, no_verdict, questions
 from eval_pipeline.store.artifacts import ArtifactStore
+from eval_pipeline.store.cell_views import SECRETS_FOUND
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.verdicts import VerdictRow, Verdicts
-from eval_pipeline.store.views import SECRETS_FOUND
 from eval_pipeline.vault.bundles import RedactionTask, redact_bundle
 from eval_pipeline.vault.redaction import Redactor
 

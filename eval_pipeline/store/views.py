@@ -4,95 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
 
-from eval_pipeline.domain.cell import CellState
+from eval_pipeline.domain.cell import CellState, Outcome
+from eval_pipeline.store.cell_views import CellView, read_cells
 from eval_pipeline.store.database import Database
 from eval_pipeline.store.schema import HANDED_OVER, attempts, cells, engines, experiments, layers, warm_sandboxes
 from eval_pipeline.store.strays import leaked
-
-SECRETS_FOUND = "secrets_found"
-"""In an attempt's evidence: what it wrote of its secrets. None stands there by value."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttemptView:
-    """usage_source: measured by the model gateway, or self-reported. sandbox_s: from asked for to ended, None until then. sandbox_cost_usd: None too where no rate was known; sandbox_rate: whose."""
-
-    id: int
-    number: int
-    sandbox: str
-    outcome: str | None
-    created_at: datetime
-    agent_started_at: datetime | None
-    deadline_at: datetime | None
-    ended_at: datetime | None
-    error: str | None
-    error_class: str | None
-    bundle: str | None
-    usage: list[dict[str, Any]]
-    cost_usd: Decimal | None
-    latency_s: float | None
-    evidence: dict[str, Any]
-    discarded: str | None
-    sandbox_s: float | None = None
-    sandbox_cost_usd: Decimal | None = None
-    sandbox_rate: str | None = None
-    usage_source: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellView:
-    """counted: the attempt that counts, None while there is none. adopted_from: the cell that made it, when it was another one.
-
-    attempts: the cell's own. cell_digest: equal ones are the same run.
-    """
-
-    key: str
-    ordinal: int
-    state: str
-    outcome: str | None
-    engine_id: str | None
-    logged: bool
-    updated_at: datetime
-    counted: AttemptView | None
-    attempts: list[AttemptView] = field(default_factory=list[AttemptView])
-    adopted_from: str | None = None
-    cell_digest: str | None = None
-
-    @property
-    def _kept(self) -> list[AttemptView]:
-        own = [attempt for attempt in self.attempts if attempt.discarded is None]
-        return own if self.adopted_from is None or self.counted is None else [*own, self.counted]
-
-    @property
-    def unsafe(self) -> bool:
-        """Whether an attempt that was not discarded ran without isolation, by the user's permission."""
-        return any(attempt.evidence.get("isolation", {}).get("level") == "unsafe" for attempt in self._kept)
-
-    @property
-    def secrets_found(self) -> dict[str, Any] | None:
-        """How often the output of the attempt that counts held each secret, and which of its files are in quarantine; None: none."""
-        attempt = self.counted or (self.attempts[-1] if self.attempts else None)
-        return None if attempt is None else attempt.evidence.get(SECRETS_FOUND)
-
-    @property
-    def n_secrets_replaced(self) -> int:
-        return sum((self.secrets_found or {}).get("replaced", {}).values())
-
-    @property
-    def n_quarantined(self) -> int:
-        return len((self.secrets_found or {}).get("quarantined", ()))
-
-    @property
-    def open_egress(self) -> str | None:
-        """What did not hold of the list of hosts that an attempt's agent might reach; None when it held."""
-        return next(filter(None, (attempt.evidence.get("open_egress") for attempt in self._kept)), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,19 +89,9 @@ class Views:
     def _all(self, query: Any) -> Sequence[Any]:
         return self._database.run(lambda c: c.execute(query).all())
 
-    def cells(self, experiment: str, keys: Sequence[str] | None = None) -> list[CellView]:
-        """In tensor order, each with all its attempts."""
-        chosen = cells.c.experiment_id == experiment
-        if keys is not None:
-            chosen = sa.and_(chosen, cells.c.key.in_(keys))
-        found: dict[str, list[AttemptView]] = {}
-        query = sa.select(attempts).join(cells, cells.c.key == attempts.c.cell_key).where(chosen).order_by(attempts.c.number)
-        for row in self._all(query):
-            found.setdefault(row.cell_key, []).append(_attempt(row))
-        foreign = sa.select(attempts, cells.c.key.label("adopter")).join(cells, cells.c.attempt_id == attempts.c.id)
-        adopted = {row.adopter: row for row in self._all(foreign.where(chosen, attempts.c.cell_key != cells.c.key))}
-        rows = self._all(sa.select(cells).where(chosen).order_by(cells.c.ordinal))
-        return [_cell(row, found.get(row.key, []), adopted.get(row.key)) for row in rows]
+    def cells(self, experiment: str, keys: Sequence[str] | None = None, *, whole: bool = True) -> list[CellView]:
+        """In tensor order, each with all its attempts. keys: only those; None means all. whole: see `read_cells`."""
+        return read_cells(self._database, experiment, keys, whole=whole)
 
     def tallies(self, experiment: str | None = None) -> dict[str, Tally]:
         """By experiment id; of one experiment, or of all."""
@@ -216,6 +129,13 @@ class Views:
         """Of experiments that something happened to within a day."""
         rows = self._database.run(lambda c: c.execute(_PULSES).mappings().all())
         return [Pulse(**row) for row in rows]
+
+    def ended(self, experiment: str) -> tuple[int, int]:
+        """Attempts that have ended, those that were cancelled not among them; and how many of these were infrastructure failures."""
+        infra = sa.func.count().filter(attempts.c.outcome == Outcome.INFRA_FAILURE)
+        query = sa.select(sa.func.count(), infra).join(cells, cells.c.key == attempts.c.cell_key)
+        n_ended, n_infra = self._all(query.where(cells.c.experiment_id == experiment, attempts.c.outcome != Outcome.CANCELLED))[0]
+        return n_ended, n_infra
 
     def committed_usd(self, experiment: str) -> Decimal:
         """Spent and reserved, over all attempts."""
@@ -300,45 +220,3 @@ class Views:
         """archived: those that were put away, instead of those that were not."""
         put_away = experiments.c.archived_at.is_not(None)
         return [row.id for row in self._all(sa.select(experiments.c.id).where(put_away if archived else ~put_away))]
-
-
-def _attempt(row: Any) -> AttemptView:
-    return AttemptView(
-        id=row.id,
-        number=row.number,
-        sandbox=row.sandbox,
-        outcome=row.outcome,
-        created_at=row.created_at,
-        agent_started_at=row.agent_started_at,
-        deadline_at=row.deadline_at,
-        ended_at=row.ended_at,
-        error=row.error,
-        error_class=row.error_class,
-        bundle=row.bundle,
-        usage=row.usage or [],
-        cost_usd=row.cost_usd,
-        latency_s=row.latency_s,
-        evidence=row.evidence or {},
-        discarded=row.discarded,
-        sandbox_s=row.sandbox_s,
-        sandbox_cost_usd=row.sandbox_cost_usd,
-        sandbox_rate=row.sandbox_rate,
-        usage_source=row.usage_source,
-    )
-
-
-def _cell(row: Any, tried: list[AttemptView], adopted: Any) -> CellView:
-    own = next((attempt for attempt in tried if attempt.id == row.attempt_id), None)
-    return CellView(
-        key=row.key,
-        ordinal=row.ordinal,
-        state=row.state,
-        outcome=row.outcome,
-        engine_id=row.engine_id,
-        logged=row.attempt_id is not None and row.logged_attempt_id == row.attempt_id,
-        updated_at=row.updated_at,
-        counted=own if adopted is None else _attempt(adopted),
-        attempts=tried,
-        adopted_from=None if adopted is None else adopted.cell_key,
-        cell_digest=row.cell_digest,
-    )

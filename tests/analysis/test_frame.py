@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -125,3 +126,16 @@ def test_what_an_agent_called_its_error_is_no_formula_of_a_spreadsheet() -> None
     back = pd.read_csv(io.BytesIO(encoded(table, "csv")))["error"]
     assert [None if pd.isna(one) else one for one in back] == ["'=HYPERLINK(1)", "'@SUM(1)", "no reason given", None]
     assert [row["error"] for row in json.loads(encoded(table, "json"))] == said
+
+
+def test_of_many_rows_one_is_held_at_a_time() -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        row: dict[str, Any] = {"error": "=1"}
+        for number in range(2500):
+            row["cell"] = f"x/w.c/a/{number}"
+            yield row  # the same one: whoever held it until the end would have the last cell 2500 times
+
+    table = frame_of(rows())
+    back = pd.read_csv(io.BytesIO(encoded(table, "csv")))
+    assert back["cell"].tolist() == table["cell"].tolist() == [f"x/w.c/a/{number}" for number in range(2500)]
+    assert set(back["error"]) == {"'=1"}

@@ -15,7 +15,7 @@ from eval_pipeline.analysis.leaderboard import Leaderboard, leaderboard
 from eval_pipeline.analysis.tables import scored_table
 from eval_pipeline.domain.case import Limits
 from eval_pipeline.domain.experiment import Policy
-from eval_pipeline.store.views import AttemptView
+from eval_pipeline.store.cell_views import AttemptView
 
 RUBRIC = (criterion("a", 1), criterion("b", 3))
 Made = tuple[list[AttemptView], Mapping[str, float | None], str | None]

@@ -16,7 +16,7 @@ from eval_pipeline.analysis.tables import ScoredCell, scored_table
 from eval_pipeline.domain.case import Limits
 from eval_pipeline.domain.experiment import Policy
 from eval_pipeline.domain.rubric import Criterion
-from eval_pipeline.store.views import AttemptView
+from eval_pipeline.store.cell_views import AttemptView
 
 # 2 + 3 positive points; a false claim costs 1, at most 5 times
 RUBRIC = (criterion("lease", 2), criterion("reasons", 3), criterion("invented", -1, per_occurrence=True))

@@ -17,8 +17,8 @@ from chaos.chaos_witness import Mark
 
 from eval_pipeline.runner.reaper import survey
 from eval_pipeline.sandbox.local.places import prepare
+from eval_pipeline.store.cell_views import AttemptView, CellView
 from eval_pipeline.store.liveness import end_dead_engines
-from eval_pipeline.store.views import AttemptView, CellView
 
 _SLACK_S = 0.02  # between the clock of a mark's reader and Postgres', which are the same machine's
 

@@ -38,6 +38,7 @@ def test_tallies_count_every_cell_once(books: Books) -> None:
     assert mine.outcomes == {"ok": 2, "agent_error": 1, "infra_failure": 1}
     assert (mine.n_done, mine.working) == (3, True)
     assert mine.finished_at == max(cell.updated_at for cell in books.views.cells(run.experiment_id))
+    assert books.views.ended(run.experiment_id) == (4, 1)
     assert tallies[other.experiment_id].states == {"open": 2}
     assert not tallies[other.experiment_id].working
     assert books.views.tallies(other.experiment_id) == {other.experiment_id: tallies[other.experiment_id]}

@@ -15,12 +15,13 @@ from support.locks import locked_case, run_lock, score_lock
 from eval_pipeline.domain.cell import AttemptResult, Outcome
 from eval_pipeline.domain.lock import RunLock
 from eval_pipeline.host import HostIdentity
+from eval_pipeline.store.cell_views import CellView
 from eval_pipeline.store.database import Database
 from eval_pipeline.store.leases import Leases
 from eval_pipeline.store.ledger import Claim, Ledger, OpenAttempt
 from eval_pipeline.store.schema import attempts, cells, engines
 from eval_pipeline.store.verdicts import Verdicts
-from eval_pipeline.store.views import CellView, Views
+from eval_pipeline.store.views import Views
 
 HERE = HostIdentity("host-1", "place-1", "one")
 AFTER_REBOOT = HostIdentity("host-1b", "place-1", "one")

@@ -18,7 +18,7 @@ from eval_pipeline.domain.cell import CellState, Outcome
 from eval_pipeline.domain.ids import CellKey, Slug
 from eval_pipeline.domain.usage import Usage
 from eval_pipeline.errors import NotFound
-from eval_pipeline.store.views import AttemptView, CellView
+from eval_pipeline.store.cell_views import AttemptView, CellView
 
 System = Literal["inspect", "harbor"]
 REPORTED = "reported"
