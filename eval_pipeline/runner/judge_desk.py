@@ -16,7 +16,7 @@ from eval_pipeline.runner.services import Services
 from eval_pipeline.runner.together import Together
 from eval_pipeline.scoring.judge_client import Answered, CallFailed, JudgeClient, JudgeUnusable, pool_of
 from eval_pipeline.scoring.judge_prompt import Asked, Exam
-from eval_pipeline.scoring.judge_reply import Refused, Vote, read_reply
+from eval_pipeline.scoring.judge_reply import Refused, Vote, Work, read_reply
 from eval_pipeline.scoring.judge_votes import MAX_TOKENS, judge_version
 from eval_pipeline.store.judge_calls import CALLS, CALLS_PER_MINUTE
 from eval_pipeline.store.judge_turns import CallEnd, CallIntent, Ended, JudgeTurns, Turn
@@ -48,6 +48,10 @@ class Matter:
     @cached_property
     def n_bytes(self) -> int:
         return len(self.exam.text.encode())
+
+    @cached_property
+    def work(self) -> Work:
+        return Work(self.exam.shown)
 
 
 class Desk:
@@ -146,7 +150,7 @@ class Desk:
             self.stopped = unusable
             error = self.redacted(str(unusable))
             return CallEnd(status="unusable", error=error, usage=None, cost_usd=Decimal(0), latency_s=None), unusable
-        end, vote = self._read(answered, asked, matter.exam)
+        end, vote = self._read(answered, asked, matter.work)
         row = vote if isinstance(vote, Refused) else self.row(matter.bundle, asked.criterion, asked.request_digest, given, vote)
         return end, row
 
@@ -191,13 +195,13 @@ class Desk:
         today = datetime.now(UTC).date()
         return max(self._prices.cost([one], today) or Decimal(0) for one in (usage, dearest))
 
-    def _read(self, answered: Answered, asked: Asked, exam: Exam) -> tuple[CallEnd, Vote | Refused]:
+    def _read(self, answered: Answered, asked: Asked, work: Work) -> tuple[CallEnd, Vote | Refused]:
         cost = None if answered.usage is None else self._prices.cost([answered.usage], datetime.now(UTC).date())
         vote: Vote | Refused
         try:
             if answered.arguments is None:
                 raise Refused(str(answered.why))
-            vote = read_reply(answered.arguments, asked, exam.shown)
+            vote = read_reply(answered.arguments, asked, work)
         except Refused as why:
             vote = why
         usage = None if answered.usage is None else answered.usage.model_dump()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -60,8 +60,22 @@ class Vote:
     quotes: tuple[str, ...] = ()
 
 
-def read_reply(arguments: str, asked: Asked, work: Sequence[str]) -> Vote:
-    """arguments: JSON. work: what was shown of it. Raises Refused."""
+class Work:
+    """What was shown of it, for quotations to be found in; it is read over when the first is looked for, not again with each reply."""
+
+    def __init__(self, shown: Sequence[str]) -> None:
+        self._shown = shown
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        return [_flat(text) for text in self._shown]
+
+    def holds(self, flat: str) -> bool:
+        return any(_stands_in(flat, text) for text in self._texts)
+
+
+def read_reply(arguments: str, asked: Asked, work: Work) -> Vote:
+    """arguments: JSON. Raises Refused."""
     form = EachReply if asked.per_occurrence else OnceReply
     try:
         reply = form.model_validate_json(arguments)
@@ -79,15 +93,14 @@ def read_reply(arguments: str, asked: Asked, work: Sequence[str]) -> Vote:
     return Vote(verdict=float(reply.verdict == "met"), reason=reason, quotes=quotes)
 
 
-def _quotes(given: Sequence[str], work: Sequence[str]) -> tuple[str, ...]:
+def _quotes(given: Sequence[str], work: Work) -> tuple[str, ...]:
     """Each once, without the empty ones. Raises Refused for one that stands nowhere in the work."""
-    texts = [_flat(text) for text in work]
     found: dict[str, str] = {}
     for quote in given:
         flat = _flat(quote)
         if not flat:
             continue
-        if not any(_stands_in(flat, text) for text in texts):
+        if not work.holds(flat):
             raise Refused(f"{shown(quote)} is no quotation: it does not stand in the work as it was shown")
         found.setdefault(flat, quote.strip()[:REASON_MAX_CHARS])
     if len(found) > _QUOTES_MAX:

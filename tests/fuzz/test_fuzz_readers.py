@@ -257,7 +257,7 @@ def streamed(data: bytes) -> None:
 def replied(text: str) -> None:
     for each in (False, True):
         one = Asked(question_digest="q", request_digest="r", criterion="c", per_occurrence=each, text="t")
-        vote = judge_reply.read_reply(text, one, ["the work says this"])
+        vote = judge_reply.read_reply(text, one, judge_reply.Work(["the work says this"]))
         assert vote.verdict is None or vote.verdict >= 0
 
 

@@ -20,7 +20,7 @@ from eval_pipeline.scoring.judge_prompt import (
     exam,
 )
 from eval_pipeline.scoring.judge_questions import work_of
-from eval_pipeline.scoring.judge_reply import Refused, Vote, read_reply
+from eval_pipeline.scoring.judge_reply import Refused, Vote, Work, read_reply
 from eval_pipeline.scoring.judge_votes import decide, wanted
 
 ONCE = ToAsk(question_digest="q", criterion="c", text="Says so", per_occurrence=False)
@@ -96,7 +96,7 @@ def test_the_same_work_is_asked_about_in_the_same_words() -> None:
 
 def reply(work: str, evidence: str) -> Vote:
     said = {"criterion_id": "c", "evidence": evidence, "reasoning": "r", "verdict": "met"}
-    return read_reply(json.dumps(said), answered(work).asked[0], [work])
+    return read_reply(json.dumps(said), answered(work).asked[0], Work([work]))
 
 
 WORK = "The landlord’s  consent\nis needed — in writing — before 9 April.\n\nRent: EUR 7,300."
@@ -139,7 +139,7 @@ def test_what_is_cut_out_can_not_be_quoted() -> None:
     shown = answered("a" * 60_000 + "secret" + "b" * 60_000)
     said = {"criterion_id": "c", "evidence": "secret", "reasoning": "r", "verdict": "met"}
     with pytest.raises(Refused):
-        read_reply(json.dumps(said), shown.asked[0], shown.shown)
+        read_reply(json.dumps(said), shown.asked[0], Work(shown.shown))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_what_is_cut_out_can_not_be_quoted() -> None:
 )
 def test_a_reply_of_another_form_is_refused(said: str) -> None:
     with pytest.raises(Refused):
-        read_reply(said, answered("x").asked[0], ["x"])
+        read_reply(said, answered("x").asked[0], Work(["x"]))
 
 
 @pytest.mark.parametrize(
@@ -169,9 +169,9 @@ def test_occurrences_are_counted_by_code(quotes: list[str], count: int | None) -
     said = json.dumps({"criterion_id": "c", "occurrences": quotes, "reasoning": "r", "verdict": "counted"})
     if count is None:
         with pytest.raises(Refused):
-            read_reply(said, asked, ["one two"])
+            read_reply(said, asked, Work(["one two"]))
     else:
-        assert read_reply(said, asked, ["one two"]).verdict == count
+        assert read_reply(said, asked, Work(["one two"])).verdict == count
 
 
 @pytest.mark.parametrize(
