@@ -126,8 +126,11 @@ def test_modal_and_boto3_are_only_behind_their_ports() -> None:
 
 
 def test_judges_libraries_are_only_behind_their_client() -> None:
-    assert users("pydantic_ai") == users("openai") == users("anthropic") == {"scoring/judge_client.py"}
-    assert _modules_after(f"import {NAME}.scoring.judge_client, {NAME}.runner.judges").isdisjoint({"pydantic_ai", "openai"})
+    used = [users(library) for library in ("pydantic_ai", "openai", "anthropic", "httpx2")]
+    assert used == [{"scoring/judge_client.py"}] * 4
+    assert _modules_after(f"import {NAME}.scoring.judge_client, {NAME}.runner.judges").isdisjoint(
+        {"pydantic_ai", "openai", "aiohttp"}
+    )
 
 
 def test_the_domain_is_pure() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -15,13 +16,18 @@ from eval_pipeline.errors import SpecError
 from eval_pipeline.scoring.judge_prompt import SYSTEM
 from eval_pipeline.scoring.judge_reply import schema
 from eval_pipeline.scoring.judge_votes import MAX_TOKENS
+from eval_pipeline.scoring.judge_wire import Reply, Request, Wire, plain_reply, request_around
 
 if TYPE_CHECKING:
+    import httpx2
     from pydantic_ai import ModelResponse
     from pydantic_ai.models import Model
 
-PROVIDERS = ("anthropic", "openai")
+_BASE_URLS = {"anthropic": "https://api.anthropic.com", "openai": "https://api.openai.com/v1"}
+PROVIDERS = tuple(_BASE_URLS)
 TOOL = "verdict"
+_ASKED: ContextVar[tuple[str, bool, Reply | None]] = ContextVar("asked")
+"""What the library is asked with: its text, whether by occurrence, and what came to it already."""
 
 
 class JudgeUnusable(SpecError):
@@ -86,35 +92,39 @@ class JudgeClient:
         self._judge = judge
         self._key = key
         self._timeout_s = timeout_s
+        self._base_url = judge.base_url or _BASE_URLS[judge.provider]
+        self._wire = Wire(self._base_url)
         self._model: Model[Any] | None = None
         self._client: Any = None
+        self._requests: dict[bool, Request] = {}
 
     async def __aenter__(self) -> Self:
         self._model = await asyncio.to_thread(self._open)
+        await self._wire.__aenter__()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._wire.__aexit__(kind, error, trace)
         await self._client.close()
 
     def _open(self) -> Model[Any]:
+        import httpx2
+
+        line = httpx2.AsyncClient(transport=httpx2.MockTransport(self._on_line))
+        ours: dict[str, Any] = {"api_key": self._key or "none", "base_url": self._base_url, "http_client": line}
+        ours |= {"max_retries": 0, "timeout": self._timeout_s}
         if self._judge.provider == "anthropic":
             import anthropic
             from pydantic_ai.models.anthropic import AnthropicModel
             from pydantic_ai.providers.anthropic import AnthropicProvider
 
-            self._client = anthropic.AsyncAnthropic(
-                api_key=self._key or "none",
-                base_url=self._judge.base_url or "https://api.anthropic.com",
-                max_retries=0,
-                timeout=self._timeout_s,
-            )
+            self._client = anthropic.AsyncAnthropic(**ours)
             return AnthropicModel(self._judge.model_name, provider=AnthropicProvider(anthropic_client=self._client))
         import openai
         from pydantic_ai.models.openai import OpenAIChatModel
         from pydantic_ai.providers.openai import OpenAIProvider
 
-        base_url = self._judge.base_url or "https://api.openai.com/v1"
-        self._client = openai.AsyncOpenAI(api_key=self._key or "none", base_url=base_url, max_retries=0, timeout=self._timeout_s)
+        self._client = openai.AsyncOpenAI(**ours)
         return OpenAIChatModel(self._judge.model_name, provider=OpenAIProvider(openai_client=self._client))
 
     async def ask(self, shared: str, question: str, *, per_occurrence: bool) -> Answered:
@@ -124,15 +134,40 @@ class JudgeClient:
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._timeout_s):
-                response = await self._request(f"{shared}\n\n{question}", per_occurrence)
+                said = await self._said(f"{shared}\n\n{question}", per_occurrence)
         except (exceptions.ModelAuthenticationError, exceptions.ModelNotFoundError) as error:
             hint = f"look at the judge's model, its base_url and {key_name(self._judge)}"
             raise JudgeUnusable(f"the judge {self._judge.model} can't be asked: {_short(error)}", hint=hint) from error
         except Exception as error:
             raise _failed(error, time.monotonic() - began) from error
-        return _answered(response, self._judge.model_name, time.monotonic() - began)
+        latency_s = time.monotonic() - began
+        if isinstance(said, tuple):
+            return Answered(arguments=said[0], usage=said[1], latency_s=latency_s)
+        return _answered(said, self._judge.model_name, latency_s)
 
-    async def _request(self, text: str, per_occurrence: bool) -> ModelResponse:
+    async def _said(self, text: str, per_occurrence: bool) -> tuple[str, Usage] | ModelResponse:
+        """By the library the first time, and whenever the request or the reply is not a plain one."""
+        request, sent = self._requests.get(per_occurrence), self._as_sent(text)
+        if request is None or sent is None:
+            return await self._by_library(text, per_occurrence)
+        reply = await self._wire.send(request.url, request.headers, request.body(sent))
+        plain = plain_reply(self._judge.provider, reply, TOOL, self._judge.model_name)
+        return plain or await self._by_library(text, per_occurrence, reply)
+
+    def _as_sent(self, text: str) -> str | None:
+        """As the library writes it. None: in more than one part."""
+        from pydantic_ai import ModelRequest, UserPromptPart
+
+        assert self._model is not None
+        if not self._model.profile.get("may_tokenize_special_tokens_in_content"):
+            return text
+        match self._model.prepare_messages([ModelRequest.user_text_prompt(text)]):
+            case [ModelRequest(parts=[UserPromptPart(content=str(sent))])]:
+                return sent
+        return None
+
+    async def _by_library(self, text: str, per_occurrence: bool, reply: Reply | None = None) -> ModelResponse:
+        """reply: what came to it already; None: it is sent."""
         from pydantic_ai import ModelRequest, ToolDefinition
         from pydantic_ai.direct import model_request
         from pydantic_ai.models import ModelRequestParameters
@@ -145,12 +180,26 @@ class JudgeClient:
             strict=True,
             kind="output",
         )
+        _ASKED.set((text, per_occurrence, reply))
         return await model_request(
             self._model,
             [ModelRequest.user_text_prompt(text, instructions=SYSTEM)],
             model_settings={"temperature": self._judge.temperature, "max_tokens": MAX_TOKENS},
             model_request_parameters=ModelRequestParameters(output_mode="tool", output_tools=[tool], allow_text_output=False),
         )
+
+    async def _on_line(self, written: httpx2.Request) -> httpx2.Response:
+        """Where the library believes the provider to be."""
+        import httpx2
+
+        text, per_occurrence, reply = _ASKED.get()
+        if reply is None:
+            url, headers, body = str(written.url), dict(written.headers), written.content
+            request = request_around(text, url, headers, body)
+            if request is not None:
+                self._requests[per_occurrence] = request
+            reply = await self._wire.send(url, headers, body)
+        return httpx2.Response(reply.status, headers=dict(reply.headers), content=reply.body)
 
 
 def _answered(response: ModelResponse, model: str, latency_s: float) -> Answered:
@@ -186,10 +235,13 @@ def _usage(response: ModelResponse, model: str) -> Usage | None:
 
 
 def _failed(error: Exception, latency_s: float) -> CallFailed:
+    import aiohttp
     from pydantic_ai import exceptions
 
     if isinstance(error, TimeoutError | exceptions.ModelTimeoutError | exceptions.ModelRequestTimeout):
         return CallFailed("timeout", f"no reply after {latency_s:.1f} s", latency_s=latency_s)
+    if isinstance(error, aiohttp.ClientError | OSError):
+        return CallFailed("provider", _short(error), latency_s=latency_s)
     if not isinstance(error, exceptions.ModelAPIError):
         return CallFailed("unreadable", f"the reply can't be read: {_short(error)}", latency_s=latency_s)
     kinds = {exceptions.ModelRateLimitError: "rate_limit", exceptions.ModelRequestRejectedError: "rejected"}
