@@ -13,7 +13,6 @@ import click
 from eval_pipeline.cli.compare import needed_text
 from eval_pipeline.cli.experiment_run import lock_file
 from eval_pipeline.cli.output import counted, emit, examples, harmless, json_option, shown, with_settings
-from eval_pipeline.cli.progress import duration
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -257,6 +256,8 @@ def _settings(config: Mapping[str, Any]) -> str:
 
 
 def _time_line(time: TimeEstimate) -> str:
+    from eval_pipeline.cli.progress import duration
+
     about = "at most about" if time.at_most else "about"
     return f"time: {about} {duration(time.seconds)} at {counted(time.concurrency, 'cell', 'cells')} at a time"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import click
@@ -50,18 +51,22 @@ def run(
     as_json: bool,
 ) -> int:
     """Lock the file and run what is not done yet. The same file again resumes."""
-    from eval_pipeline.cli.budget import confirm
-    from eval_pipeline.cli.experiment_dry import dry_plan, show_dry
-    from eval_pipeline.cli.launch import launch, require_isolation
-    from eval_pipeline.host import login
-    from eval_pipeline.runner.planning import commit, moved_text, plan
-    from eval_pipeline.store.records import open_records
-    from eval_pipeline.vault.delivery import Secrets
+    from eval_pipeline.cli.launch import engine_ahead, launch, require_isolation
 
     locked = lock_file(settings, file)
     if locked.run.backend == "local":
         require_isolation(settings)
-    with open_records(settings) as records:
+    with ExitStack() as stack:
+        ahead = None if dry_run else stack.enter_context(engine_ahead(settings, locked.run.experiment_id))
+
+        from eval_pipeline.cli.budget import confirm  # what follows is imported while the engine imports
+        from eval_pipeline.cli.experiment_dry import dry_plan, show_dry
+        from eval_pipeline.host import login
+        from eval_pipeline.runner.planning import commit, moved_text, plan
+        from eval_pipeline.store.records import open_records
+        from eval_pipeline.vault.delivery import Secrets
+
+        records = stack.enter_context(open_records(settings))
         if dry_run:
             show_dry(*dry_plan(settings, records, locked, file=file, fresh=fresh, reuse=reuse, yes=yes), as_json)
             return 0
@@ -90,7 +95,7 @@ def run(
             note("the rubric, the policy or a price has changed: its cells are judged again, none is run again")
         if planned.n_done == planned.n_cells and not rescored:
             return report(settings, records, experiment, as_json, asked)
-        launched = launch(settings, experiment)
+        launched = launch(settings, experiment, ahead=ahead)
         return _follow(settings, records, experiment, launched, asked, timeout_s, as_json)
 
 

@@ -6,19 +6,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eval_pipeline.cli.output import note
-from eval_pipeline.cli.progress import Progress
+from eval_pipeline.defs.launcher import BEGIN
 from eval_pipeline.errors import IsolationUnavailable
+from eval_pipeline.host import own_state_dir
 from eval_pipeline.sandbox.local import preflight
 from eval_pipeline.settings import Settings
-from eval_pipeline.store.ledger import ExperimentRow
-from eval_pipeline.store.liveness import end_dead_engines
-from eval_pipeline.store.records import Records
+
+if TYPE_CHECKING:
+    from eval_pipeline.store.ledger import ExperimentRow
+    from eval_pipeline.store.records import Records
 
 WATCH_POLL_S = 0.5
 
@@ -34,23 +38,58 @@ def log_of(settings: Settings, experiment: str) -> Path:
     return settings.state_dir / "logs" / f"{experiment}.log"
 
 
-def launch(settings: Settings, experiment: ExperimentRow, keys: Sequence[str] = (), *, only_score: bool = False) -> Launched:
+@contextmanager
+def engine_ahead(settings: Settings, experiment: str) -> Generator[Launched | None]:
+    """An engine that imports meanwhile and begins nothing unless `launch` is given it: else it is ended, or ends with this process.
+
+    None where one has worked here before: that may have left nothing to do.
+    """
+    started = _started_ahead(settings, experiment)
+    try:
+        yield started
+    finally:
+        if started is not None and started.process.stdin is not None and not started.process.stdin.closed:
+            started.process.kill()
+            started.process.communicate()
+
+
+def _started_ahead(settings: Settings, experiment: str) -> Launched | None:
+    log = log_of(settings, experiment)
+    try:
+        own_state_dir(settings.state_dir)
+        return None if log.exists() and log.stat().st_size > 0 else _start(settings, experiment)
+    except OSError:  # who opens the ledger next says what is wrong with the state directory
+        return None
+
+
+def launch(
+    settings: Settings,
+    experiment: ExperimentRow,
+    keys: Sequence[str] = (),
+    *,
+    only_score: bool = False,
+    ahead: Launched | None = None,
+) -> Launched:
     """keys: only these cells; empty means all that are not done. The process outlives this one. only_score: no cell is run.
 
     It waits for cells that another engine is working on, and takes them over if that one leaves them open.
     """
-    log = log_of(settings, experiment.id)
+    if ahead is None or ahead.log != log_of(settings, experiment.id):  # an older lock of the file is resumed
+        ahead = _start(settings, experiment.id, *(["--only-score"] if only_score else []))
+    assert ahead.process.stdin is not None
+    with suppress(BrokenPipeError), ahead.process.stdin as told:  # of one that has ended: who watches it says so
+        told.write("\n".join([BEGIN, *keys]).encode())
+    return ahead
+
+
+def _start(settings: Settings, experiment: str, *flags: str) -> Launched:
+    log = log_of(settings, experiment)
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "eval_pipeline.defs.launcher", experiment.id]
+    command = [sys.executable, "-m", "eval_pipeline.defs.launcher", experiment, "--when-told", *flags]
     if settings.unsafe_no_isolation:
         command.append("--unsafe-no-isolation")
-    if only_score:
-        command.append("--only-score")
     with log.open("ab") as sink:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sink, stderr=sink, start_new_session=True)
-    assert process.stdin is not None
-    process.stdin.write("\n".join(keys).encode())
-    process.stdin.close()
     return Launched(process=process, log=log)
 
 
@@ -73,6 +112,8 @@ def require_isolation(settings: Settings, backend: str = "local") -> None:
 
 def is_worked_on(settings: Settings, records: Records, experiment: str) -> bool:
     """Whether a living engine owns cells of the experiment."""
+    from eval_pipeline.store.liveness import end_dead_engines
+
     end_dead_engines(records.leases, settings)
     return bool(records.leases.engines_of(experiment))
 
@@ -92,6 +133,8 @@ class Watch:
 
     def run(self) -> bool:
         """True when the engine has ended; False when we left while it goes on."""
+        from eval_pipeline.cli.progress import Progress
+
         before = signal.signal(signal.SIGINT, self._interrupted)
         try:
             with Progress(self._records, self._experiment) as progress:
@@ -106,6 +149,8 @@ class Watch:
             signal.signal(signal.SIGINT, before)
 
     def _ended(self) -> bool:
+        from eval_pipeline.store.liveness import end_dead_engines
+
         ended = self._launched.process.poll() is not None
         if ended:  # that it died is known at once, not when its lease has run out
             end_dead_engines(self._records.leases, self._settings)

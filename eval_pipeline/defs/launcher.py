@@ -1,12 +1,15 @@
-"""The detached engine process: `python -m eval_pipeline.defs.launcher EXPERIMENT [--unsafe-no-isolation] [--only-score]`.
+"""The detached engine process: `python -m eval_pipeline.defs.launcher EXPERIMENT [--when-told] [--only-score] [--unsafe-no-isolation]`.
 
-Cell keys are on its standard input; none means all. Its exit code is 0 when every cell has a valid result.
+Cell keys are on its standard input; none means all. Its exit code is 0 when every cell has a valid result. --when-told: the word
+`begin` stands before them, and without it nothing is begun: whoever started the process ahead has thought better of it, or is gone.
 
 Everything is imported late: each of its worker processes imports this module again (multiprocessing does so with the main one).
 """
 
 import gc
 import sys
+
+BEGIN = "begin"
 
 
 def main(argv: list[str]) -> int:
@@ -16,6 +19,7 @@ def main(argv: list[str]) -> int:
     from contextlib import ExitStack
     from dataclasses import replace
 
+    from eval_pipeline.defs.experiment_runs import run_experiment
     from eval_pipeline.defs.home import prepare_home
     from eval_pipeline.sandbox.local import hostlayer
     from eval_pipeline.settings import load_settings
@@ -24,9 +28,14 @@ def main(argv: list[str]) -> int:
     from eval_pipeline.store.records import open_records
     from eval_pipeline.vault.held import log_redacted
 
+    gc.freeze()
+    gc.enable()
     logging.getLogger("alembic").setLevel(logging.WARNING)
     name, *flags = argv
-    keys = sys.stdin.read().split()
+    told = sys.stdin.read().split()
+    if "--when-told" in flags and told[:1] != [BEGIN]:
+        return 0
+    keys = [word for word in told if word != BEGIN]
     settings = load_settings()
     log_redacted(settings.state_dir)
     if "--unsafe-no-isolation" in flags:
@@ -40,11 +49,6 @@ def main(argv: list[str]) -> int:
         on_bare_host = any(arm.manifest.image.requirements is None for arm in experiment.run.arms)
         if experiment.run.backend == "local" and on_bare_host and not only_score:
             stack.enter_context(hostlayer.built_ahead(settings.state_dir))
-
-        from eval_pipeline.defs.experiment_runs import run_experiment
-
-        gc.freeze()
-        gc.enable()
         return run_experiment(settings, records, experiment, keys, only_score=only_score)
 
 
