@@ -4,7 +4,8 @@
 
 Prints one JSON line; each time is a median. *_cpu_s of whole process trees, from a control group of its own or, where none can be made, from
 /proc/stat, and then the machine must be quiet. import_dagster_*: what Python needs for `import dagster` alone, in the same run.
-first_agent_s: from the start of `evals experiment run` on a state directory that has seen no cell until the first agent runs.
+first_agent_s: from the start of `evals experiment run` on a state directory that has seen no cell until the first agent runs; on the
+way there the experiment is in the ledger (planned_s), and its engine opens the first attempt (first_attempt_s).
 resume_*: `evals experiment run --wait` on an experiment whose cells are all done.
 """
 
@@ -47,11 +48,16 @@ def flat(name: str, took: dict[str, float]) -> dict[str, float]:
     return {f"{name}_{unit}": value for unit, value in took.items()}
 
 
-def first_agent(settings: Settings, experiment: str, since: datetime) -> float:
+def first_agent(settings: Settings, experiment: str, since: datetime) -> dict[str, float]:
     with open_records(settings) as records:
-        attempts = [cell.counted for cell in records.views.cells(records.ledger.experiment(experiment).id)]
-    begun = [attempt.agent_started_at for attempt in attempts if attempt is not None and attempt.agent_started_at is not None]
-    return (min(begun) - since).total_seconds()
+        row = records.ledger.experiment(experiment)
+        attempts = [cell.counted for cell in records.views.cells(row.id) if cell.counted is not None]
+    moments = {
+        "planned_s": row.created_at,
+        "first_attempt_s": min(attempt.created_at for attempt in attempts),
+        "first_agent_s": min(attempt.agent_started_at for attempt in attempts if attempt.agent_started_at is not None),
+    }
+    return {name: round((moment - since).total_seconds(), 2) for name, moment in moments.items()}
 
 
 def main() -> None:
@@ -78,7 +84,7 @@ def main() -> None:
         since = datetime.now(UTC)
         run = [*EVALS, "experiment", "run", "noop", "--wait"]
         all_cells = timed(cpu, run, 1, **here)
-        found |= {"cells": asked.cells, **flat("run", all_cells), "first_agent_s": round(first_agent(settings, "noop", since), 2)}
+        found |= {"cells": asked.cells, **flat("run", all_cells), **first_agent(settings, "noop", since)}
         found |= flat("resume", timed(cpu, run, asked.repeat, **here))
         found |= flat("list", timed(cpu, [*EVALS, "experiment", "list"], asked.repeat, **here))
         found |= flat("leaderboard", timed(cpu, [*EVALS, "leaderboard", "noop"], asked.repeat, **here))

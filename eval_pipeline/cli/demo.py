@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 
 import click
 
@@ -15,20 +16,22 @@ from eval_pipeline.settings import Settings
 @starts_sandboxes
 def command(settings: Settings, timeout_s: float | None, as_json: bool) -> int:
     """Run the demo experiment, print its leaderboard, and say how to go on. Run again, it resumes."""
-    from eval_pipeline.analysis.load import load_leaderboard
-    from eval_pipeline.cli.launch import Watch, launch, require_isolation
-    from eval_pipeline.cli.leaderboard import show
-    from eval_pipeline.runner.planning import commit, plan
+    from eval_pipeline.cli.launch import Watch, engine_ahead, launch, require_isolation
     from eval_pipeline.specs.library import Library
     from eval_pipeline.specs.lock import lock_experiment
-    from eval_pipeline.store.records import open_records
-    from eval_pipeline.vault.delivery import Secrets
 
     started = time.monotonic()
     require_isolation(settings)
     library = Library(settings.worlds_dir)
     locked = lock_experiment(library, library.experiment_path("demo"))
-    with open_records(settings) as records:
+    with ExitStack() as stack:
+        ahead = stack.enter_context(engine_ahead(settings, locked.run.experiment_id))
+
+        from eval_pipeline.runner.planning import commit, plan  # what follows is imported while the engine imports
+        from eval_pipeline.store.records import open_records
+        from eval_pipeline.vault.delivery import Secrets
+
+        records = stack.enter_context(open_records(settings))
         planned = plan(locked, records, Secrets(settings, records), fresh=False)
         experiment = commit(locked, planned, records)
         for line in planned.moved:
@@ -41,8 +44,12 @@ def command(settings: Settings, timeout_s: float | None, as_json: bool) -> int:
             note(
                 f"{verb} {experiment.id}: {n_cases} cases x {n_arms} arms x {planned.run.trials} trials, {planned.n_done} cells done"
             )
-            launched = launch(settings, experiment)
+            launched = launch(settings, experiment, ahead=ahead)
             Watch(settings, records, experiment, launched, timeout_s).run()
+
+        from eval_pipeline.analysis.load import load_leaderboard
+        from eval_pipeline.cli.leaderboard import show
+
         board = load_leaderboard(records, experiment)
     missing = f"{board.n_open} of {planned.n_cells} cells have no valid result"
     failure = Failure("cells_failed", missing, f"evals experiment status {experiment.id} says why") if board.n_open else None
