@@ -9,7 +9,17 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from eval_pipeline.store.database import Database
+from eval_pipeline.store.prepared import Step
 from eval_pipeline.store.schema import buckets
+
+TAKE_N = """
+insert into evals.buckets as b (name, tokens, counted_at) select :bucket, :burst - n, clock_timestamp() from wanted where n > 0
+on conflict (name) do update set counted_at = excluded.counted_at, tokens = excluded.tokens - :burst
+  + least(:burst, b.tokens + :per_s * greatest(0, extract(epoch from excluded.counted_at - b.counted_at)))
+returning tokens"""
+"""What is left after as many were taken as `wanted` says: a table of one row, n. Whoever takes them holds the bucket till its transaction ends."""
+TAKE_N_TYPES = {"burst": "double precision", "per_s": "double precision"}
+_TAKE_ONE = Step(f"with wanted as (select 1 as n) {TAKE_N}", **TAKE_N_TYPES)
 
 
 class Bucket:
@@ -44,14 +54,15 @@ class Bucket:
 
     def _take(self) -> float:
         """Seconds until the token that was taken is there."""
-        (wait_s,) = self._database.run(lambda c: self.take_in(c, 1))
+        left = self._database.run(lambda c: _TAKE_ONE.run(c, self.values))
+        (wait_s,) = self.waits_s(left, 1)
         return wait_s
 
-    def take_in(self, c: sa.Connection, n: int) -> list[float]:
-        """Takes n tokens in a transaction of the caller's, which holds the bucket till its end: seconds until each of them is there."""
-        now = sa.func.clock_timestamp()
-        refilled = self._refilled(now)
-        change = insert(buckets).values(name=self._name, tokens=self._burst - n, counted_at=now)
-        change = change.on_conflict_do_update(index_elements=["name"], set_={"tokens": refilled - n, "counted_at": now})
-        left = c.execute(change.returning(buckets.c.tokens)).scalar_one()
+    @property
+    def values(self) -> dict[str, object]:
+        """Of the parameters of TAKE_N."""
+        return {"bucket": self._name, "burst": self._burst, "per_s": self._per_s}
+
+    def waits_s(self, left: float, n: int) -> list[float]:
+        """Seconds until each of n tokens is there, once taking them left so many."""
         return [max(0.0, -(left + later) / self._per_s) for later in reversed(range(n))]

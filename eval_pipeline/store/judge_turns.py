@@ -8,18 +8,21 @@ from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB
 
 from eval_pipeline.errors import BudgetExceeded
-from eval_pipeline.store.buckets import Bucket
+from eval_pipeline.store.buckets import TAKE_N, TAKE_N_TYPES, Bucket
 from eval_pipeline.store.database import Database, storable, storable_json
 from eval_pipeline.store.judge_calls import CALLS
+from eval_pipeline.store.prepared import Step, run_together
 from eval_pipeline.store.spending import month_has_room, require_month
-from eval_pipeline.store.verdicts import VerdictRow, add_verdicts
+from eval_pipeline.store.verdicts import VerdictRow, adding
 
 _SPARE_S = 10.0
-_ALONE = sa.text("select pg_advisory_xact_lock(hashtextextended(:pool, 0))")
-_END = sa.text("""
+_BY_KEYS = Step("select set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)")
+"""As of other steps: a plan that was made when there were few calls must not read all of them once there are many."""
+_ALONE = Step("select pg_advisory_xact_lock(hashtextextended(:pool, 0))")
+_END = Step(
+    """
 with given as (
   select * from jsonb_to_recordset(:ends) as g(
     call bigint, status text, error text, usage jsonb, cost_usd numeric, latency_s double precision)),
@@ -29,28 +32,47 @@ ended as (
   from given g where j.id = g.call and j.ended_at is null
   returning j.experiment_id, j.cost_usd - j.reserved_usd as more),
 settled as (select experiment_id, sum(more) as more from ended group by 1 having sum(more) <> 0)
-update evals.experiments e set committed_usd = e.committed_usd + s.more from settled s where e.id = s.experiment_id
-""").bindparams(sa.bindparam("ends", type_=JSONB))
-_SAID = sa.text("""
-select v.request_digest, v.vote from jsonb_to_recordset(:asked) as a(request_digest text, vote int)
-join evals.verdicts v on v.request_digest = a.request_digest and v.judge_version = :judge_version and v.vote = a.vote
-""").bindparams(sa.bindparam("asked", type_=JSONB))
-_FREE = sa.text("""
-select (select value from evals.limits where name in (:every, :own) order by name = :own desc limit 1) - (
-  select count(*) from evals.judge_calls where pool = :pool and ended_at is null and deadline_at > clock_timestamp())
-""")
-_MONEY = sa.text("select committed_usd, budget_usd from evals.experiments where id = :experiment for update")
-_COMMIT = sa.text("update evals.experiments set committed_usd = committed_usd + :more where id = :experiment").bindparams(
-    sa.bindparam("more", type_=sa.Numeric)
+update evals.experiments e set committed_usd = e.committed_usd + s.more from settled s where e.id = s.experiment_id returning e.id""",
+    ends="jsonb",
 )
-_BEGIN = sa.text("""
-insert into evals.judge_calls
-  (experiment_id, cell_key, criterion, request_digest, judge_version, pool, reserved_usd, deadline_at)
-select :experiment, cell_key, criterion, request_digest, :judge_version, :pool, reserve_usd,
-  clock_timestamp() + make_interval(secs => :deadline_s)
-from jsonb_to_recordset(:intents) as g(cell_key text, criterion text, request_digest text, reserve_usd numeric)
-returning id, cell_key, criterion
-""").bindparams(sa.bindparam("intents", type_=JSONB))
+_PURSE = Step("select id from evals.experiments where id = :experiment for update")
+_FOUND = Step(
+    f"""
+with asked as (
+  select * from jsonb_to_recordset(:asked) as a(request_digest text, vote int, has_token boolean)),
+said as (
+  select a.request_digest, a.vote from asked a
+  join evals.verdicts v on v.request_digest = a.request_digest and v.judge_version = :judge_version and v.vote = a.vote),
+wanted as (
+  select count(*) as n from asked where not has_token and (request_digest, vote) not in (select request_digest, vote from said)),
+taken as ({TAKE_N})
+select json_build_object(
+  'said', (select coalesce(json_agg(json_build_array(request_digest, vote)), '[]') from said),
+  'tokens', (select tokens from taken),
+  'free', (select value from evals.limits where name in (:every, :own) order by name = :own desc limit 1) - (
+    select count(*) from evals.judge_calls where pool = :pool and ended_at is null and deadline_at > clock_timestamp()),
+  'committed_usd', e.committed_usd::text, 'budget_usd', e.budget_usd::text,
+  'capped', (select monthly_cap_usd is not null from evals.installation))
+from evals.experiments e where e.id = :experiment""",
+    asked="jsonb",
+    **TAKE_N_TYPES,
+)
+_BEGIN = Step(
+    """
+with begun as (
+  insert into evals.judge_calls
+    (experiment_id, cell_key, criterion, request_digest, judge_version, pool, reserved_usd, deadline_at)
+  select :experiment, cell_key, criterion, request_digest, :judge_version, :pool, reserve_usd,
+    clock_timestamp() + make_interval(secs => :deadline_s)
+  from jsonb_to_recordset(:intents) as g(cell_key text, criterion text, request_digest text, reserve_usd numeric)
+  returning id, cell_key, criterion, reserved_usd),
+held as (
+  update evals.experiments e set committed_usd = e.committed_usd + b.more
+  from (select sum(reserved_usd) as more from begun) b where e.id = :experiment and b.more > 0)
+select json_agg(json_build_array(id, cell_key, criterion)) from begun""",
+    intents="jsonb",
+    deadline_s="double precision",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,18 +142,22 @@ class JudgeTurns:
         return self._database.run(lambda c: self._turn(c, ended, intents))
 
     def _turn(self, c: sa.Connection, ended: Sequence[Ended], intents: Sequence[CallIntent]) -> list[Turn]:
+        steps: list[tuple[Step, Mapping[str, object]]] = [(_BY_KEYS, {})]
         if intents:
-            c.execute(_ALONE, {"pool": f"judge {self._pool}"})
-        add_verdicts(c, [one.verdict for one in ended if one.verdict is not None])
-        ends = [_end_values(one.call, one.end) for one in ended if one.call is not None and one.end is not None]
-        if ends:
-            c.execute(_END, {"ends": ends})
+            steps.append((_ALONE, {"pool": f"judge {self._pool}"}))
+        if verdicts := [one.verdict for one in ended if one.verdict is not None]:
+            steps.append(adding(verdicts))
+        if ends := [_end_values(one.call, one.end) for one in ended if one.call is not None and one.end is not None]:
+            steps.append((_END, {"ends": ends}))
         if not intents:
+            run_together(c, steps)
             return []
-        said = self._said(c, intents)
+        found = run_together(c, [*steps, (_PURSE, {"experiment": self._experiment}), (_FOUND, self._asked(intents))])
+        said = {(request, vote) for request, vote in found["said"]}
         left = [one for one in intents if (one.request_digest, one.vote) not in said]
-        waits = self._waits(c, left)
-        begun = self._begin(c, [one for one in left if not waits.get(_place(one))])
+        new = [_place(one) for one in left if not one.has_token]
+        waits = dict(zip(new, self.bucket.waits_s(found["tokens"], len(new)), strict=True)) if new else {}
+        begun = self._begin(c, [one for one in left if not waits.get(_place(one))], found)
         return [
             Turn(said=True) if (one.request_digest, one.vote) in said
             else Turn(wait_s=wait_s) if (wait_s := waits.get(_place(one)))
@@ -139,52 +165,39 @@ class JudgeTurns:
             for one in intents
         ]  # fmt: skip
 
-    def _said(self, c: sa.Connection, intents: Sequence[CallIntent]) -> set[tuple[str, int]]:
-        asked = [{"request_digest": one.request_digest, "vote": one.vote} for one in intents]
-        rows = c.execute(_SAID, {"asked": asked, "judge_version": self._version})
-        return {(row.request_digest, row.vote) for row in rows}
-
-    def _waits(self, c: sa.Connection, intents: Sequence[CallIntent]) -> dict[tuple[str, str], float]:
-        new = [one for one in intents if not one.has_token]
-        return dict(zip(map(_place, new), self.bucket.take_in(c, len(new)), strict=True)) if new else {}
-
-    def _begin(self, c: sa.Connection, intents: Sequence[CallIntent]) -> dict[tuple[str, str], Turn]:
-        """What is not in it finds no place."""
-        if not intents:
-            return {}
+    def _asked(self, intents: Sequence[CallIntent]) -> dict[str, object]:
+        asked = [{"request_digest": one.request_digest, "vote": one.vote, "has_token": one.has_token} for one in intents]
         names = {"every": CALLS, "own": f"{CALLS}: {self._pool}", "pool": self._pool}
-        free = max(0, c.execute(_FREE, names).scalar_one())
-        held, refused = self._hold(c, intents, free)
+        return {"asked": asked, "judge_version": self._version, "experiment": self._experiment, **names, **self.bucket.values}
+
+    def _begin(self, c: sa.Connection, intents: Sequence[CallIntent], found: Mapping[str, Any]) -> dict[tuple[str, str], Turn]:
+        """What is not in it finds no place."""
+        held, refused = self._hold(c, intents, found)
         turns = {_place(one): Turn(refused=why) for one, why in refused}
         if held:
             values = {"experiment": self._experiment, "judge_version": self._version, "pool": self._pool}
-            rows = c.execute(
-                _BEGIN, {**values, "deadline_s": self._deadline_s + _SPARE_S, "intents": [_intent_values(one) for one in held]}
-            )
-            turns |= {(row.cell_key, row.criterion): Turn(call=row.id) for row in rows}
+            given = {**values, "deadline_s": self._deadline_s + _SPARE_S, "intents": [_intent_values(one) for one in held]}
+            turns |= {(cell, criterion): Turn(call=call) for call, cell, criterion in _BEGIN.run(c, given)}
         return turns
 
     def _hold(
-        self, c: sa.Connection, intents: Sequence[CallIntent], free: int
+        self, c: sa.Connection, intents: Sequence[CallIntent], found: Mapping[str, Any]
     ) -> tuple[list[CallIntent], list[tuple[CallIntent, BudgetExceeded]]]:
-        """Whose money is held, `free` of them at most, and who finds none."""
-        money = c.execute(_MONEY, {"experiment": self._experiment}).one()
+        """For which there is money, as many as there are places; and which find none."""
+        committed, budget = Decimal(found["committed_usd"]), found["budget_usd"]
         more, held = Decimal(0), list[CallIntent]()
         refused = list[tuple[CallIntent, BudgetExceeded]]()
         for one in intents:
-            if len(held) == free:
+            if len(held) >= found["free"]:
                 break
-            if money.budget_usd is not None and money.committed_usd + more + one.reserve_usd > money.budget_usd:
+            if budget is not None and committed + more + one.reserve_usd > Decimal(budget):
                 refused.append((one, self._no_room(one)))
                 continue
             held.append(one)
             more += one.reserve_usd
-        if not month_has_room(c, more):
+        if held and found["capped"] and not month_has_room(c, more):
             held, beyond = self._within_month(c, held)
             refused += beyond
-            more = sum((one.reserve_usd for one in held), Decimal(0))
-        if more:
-            c.execute(_COMMIT, {"more": more, "experiment": self._experiment})
         return held, refused
 
     def _within_month(

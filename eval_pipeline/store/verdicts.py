@@ -67,10 +67,9 @@ class Verdicts:
         return found
 
 
-def add_verdicts(c: sa.Connection, rows: Sequence[VerdictRow]) -> None:
-    """As `Verdicts.add`, in a transaction of the caller's."""
-    if rows:
-        _ADD.run(c, {"rows": _values(rows)})
+def adding(rows: Sequence[VerdictRow]) -> tuple[Step, dict[str, object]]:
+    """What `Verdicts.add` does, for a transaction of the caller's."""
+    return _ADD, {"rows": _values(rows)}
 
 
 def _values(rows: Sequence[VerdictRow]) -> list[dict[str, Any]]:

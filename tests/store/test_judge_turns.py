@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError
 from support.ledgers import Books
 
@@ -108,6 +109,19 @@ def test_tokens_are_given_in_the_order_of_the_intents(books: Books) -> None:
     assert [round(turn.wait_s or 0, -1) for turn in (second, third)] == [60, 120]
     (second,) = turns.take([], [intent("b", has_token=True)])
     assert second.call is not None
+
+
+def test_a_turn_takes_two_messages_to_the_server(books: Books) -> None:
+    """Every call waits for its turn: what it takes stands between a judge's reply and the next question."""
+    turns = turns_of(books)
+    (first,) = turns.take([], [intent("a")])
+    (second,) = turns.take([ended(first.call, said("a"))], [intent("b")])
+    sent: list[str] = []
+    event.listen(books.database.engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
+    (third,) = turns.take([ended(second.call, said("b"))], [intent("c")])
+    assert third.call is not None
+    assert len(sent) == 2
+    assert [row.ended_at is None for row in rows(books)] == [False, False, True]
 
 
 def test_an_end_and_its_verdict_are_durable_together(books: Books) -> None:
