@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+from support.clusters import with_cluster
 from support.modal_loopback import LoopbackModal, loopback_modal
 from support.places import short_dir
 
@@ -56,8 +57,7 @@ def state_dir() -> Generator[Path]:
 def shared_state() -> Generator[Path]:
     """One state directory a module: Postgres' data and the base layers are made once, and no module sees what another left."""
     with short_dir() as folder:
-        state = folder / "state"
-        state.mkdir()
+        state = with_cluster(folder / "state")
         with embedded_server(Settings(state_dir=state, worlds_dir=folder)):  # keeps the server for the module
             yield state
         stop(state)
@@ -79,7 +79,7 @@ def modal_server() -> Generator[LoopbackModal]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Generator[str]:
     """URL of the database `evals` of a server that only this worker process uses."""
-    with short_dir() as folder, embedded_server(Settings(state_dir=folder, worlds_dir=folder)) as url:
+    with short_dir() as folder, embedded_server(Settings(state_dir=with_cluster(folder), worlds_dir=folder)) as url:
         # Nobody needs these databases after a power cut.
         _execute(url, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
         yield url

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.clusters import with_cluster
 from support.places import short_dir
 from support.project import Project
 
@@ -44,7 +45,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def shared_state() -> Generator[Path]:
     with short_dir() as folder:
-        state = folder / "state"
+        state = with_cluster(folder / "state")
         yield state
         stop(state)
 

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from support.clusters import with_cluster
 from support.places import short_dir
 from support.project import Project
 
@@ -22,5 +23,5 @@ def project(shared_state: Path) -> Generator[Project]:
 def lone_project(state_dir: Path) -> Generator[Project]:
     """With a state directory of its own, for tests that break it."""
     with short_dir() as root:
-        yield Project(root, state_dir)
+        yield Project(root, with_cluster(state_dir))
         stop(state_dir)

@@ -8,6 +8,7 @@ from pathlib import Path
 import boto3
 import pytest
 from support.aws import aws_server, own_environment
+from support.clusters import with_cluster
 from support.places import short_dir
 from support.project import Project
 
@@ -25,7 +26,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[str]:
 
 def test_snapshots_and_bundles_live_in_s3(state_dir: Path, bucket: str) -> None:
     with short_dir() as root:
-        project = Project(root, state_dir, {"EVALS_ARTIFACTS_URL": bucket})
+        project = Project(root, with_cluster(state_dir), {"EVALS_ARTIFACTS_URL": bucket})
         project.agent('grep -q "60 days" /world/documents/lease.txt && answer yes')
         project.case()
         project.experiment("s3")

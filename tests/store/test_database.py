@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError, ProgrammingError
+from support.clusters import with_cluster
 from support.ledgers import HERE, Books
 
 import eval_pipeline.store.database as database_module
@@ -232,7 +233,7 @@ def test_no_server_at_all(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_work_goes_on_when_postgres_is_killed_in_the_middle(state_dir: Path) -> None:
     """The postmaster is killed while a transaction is open: it is run again as a whole, on the server started anew."""
-    settings = Settings(state_dir=state_dir, worlds_dir=state_dir)
+    settings = Settings(state_dir=with_cluster(state_dir), worlds_dir=state_dir)
     with embedded_server(settings) as url, opened(url, on_outage=lambda: restart_if_down(settings)) as database:
         database.migrate()
         first = server_status(settings).pid
@@ -264,7 +265,7 @@ def test_work_goes_on_when_postgres_is_killed_in_the_middle(state_dir: Path) -> 
 @pytest.mark.slow
 def test_a_session_that_ends_when_its_step_is_done_is_no_failure(state_dir: Path) -> None:
     """Between the answer and the connection's return to its pool: nothing is raised, and the pool loses no place."""
-    settings = Settings(state_dir=state_dir, worlds_dir=state_dir)
+    settings = Settings(state_dir=with_cluster(state_dir), worlds_dir=state_dir)
     with embedded_server(settings) as url, opened(url, on_outage=lambda: restart_if_down(settings)) as database:
         killers: list[threading.Timer] = []
 

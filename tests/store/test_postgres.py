@@ -18,6 +18,7 @@ import psycopg2
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
+from support.clusters import with_cluster
 
 from eval_pipeline.errors import LedgerUnavailable, SpecError
 from eval_pipeline.settings import Settings
@@ -72,6 +73,17 @@ class Holder:
 
 @pytest.fixture
 def embedded(state_dir: Path) -> Generator[Settings]:
+    """Its cluster is there, and was stopped."""
+    yield from _ended_after(with_cluster(state_dir))
+
+
+@pytest.fixture
+def fresh(state_dir: Path) -> Generator[Settings]:
+    """Nobody has started a server there."""
+    yield from _ended_after(state_dir)
+
+
+def _ended_after(state_dir: Path) -> Generator[Settings]:
     settings = Settings(state_dir=state_dir, worlds_dir=state_dir)
     yield settings
     if server_status(settings).running:  # a test that failed, or one that killed the users
@@ -96,17 +108,17 @@ def running_pid(settings: Settings) -> int:
     return pid
 
 
-def test_starts_serves_and_stops(embedded: Settings) -> None:
-    assert server_status(embedded).running is False
-    with embedded_server(embedded) as url:
+def test_starts_serves_and_stops(fresh: Settings) -> None:
+    assert server_status(fresh).running is False
+    with embedded_server(fresh) as url:
         assert query(url, "SELECT current_database()") == "evals"
         assert query(url, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 0
         query(url, "CREATE TABLE kept AS SELECT 'ü' AS word")
-        pid = running_pid(embedded)
+        pid = running_pid(fresh)
         assert alive(pid)
     assert not alive(pid)
-    assert not list(embedded.state_dir.rglob(".s.PGSQL*"))
-    with embedded_server(embedded) as url:
+    assert not list(fresh.state_dir.rglob(".s.PGSQL*"))
+    with embedded_server(fresh) as url:
         assert query(url, "SELECT word FROM kept") == "ü"
 
 
@@ -195,8 +207,8 @@ def test_a_killed_user_leaves_it_to_the_next(embedded: Settings) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 8])
-def test_started_by_many_at_once(embedded: Settings, count: int) -> None:
-    holders = [Holder(embedded.state_dir) for _ in range(count)]
+def test_started_by_many_at_once(fresh: Settings, count: int) -> None:
+    holders = [Holder(fresh.state_dir) for _ in range(count)]
     for holder in holders:
         holder.enter()
     pids = {holder.server_pid() for holder in holders}
@@ -206,20 +218,20 @@ def test_started_by_many_at_once(embedded: Settings, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_starter_killed_at_any_point(embedded: Settings) -> None:
+def test_a_starter_killed_at_any_point(fresh: Settings) -> None:
     """The first start goes through copying, initdb, launch and recovery; a kill in each must not hinder the next start."""
     for delay_s in (0.0, 0.02, 0.1, 0.2, 0.35, 0.5, 0.6, 0.7):
-        holder = Holder(embedded.state_dir)
+        holder = Holder(fresh.state_dir)
         holder.enter()
         time.sleep(delay_s)
         holder.kill()
-    with embedded_server(embedded) as url:
+    with embedded_server(fresh) as url:
         assert query(url, "SELECT current_database()") == "evals"
-    while _working_below(embedded.state_dir):  # what a killed starter began goes on for a while
+    while _working_below(fresh.state_dir):  # what a killed starter began goes on for a while
         time.sleep(0.05)
-    with embedded_server(embedded):
+    with embedded_server(fresh):
         pass
-    cluster = embedded.state_dir / "postgres/cluster"
+    cluster = fresh.state_dir / "postgres/cluster"
     assert {path.name for path in cluster.iterdir()} == {"data", "server.log", "server.log.1"}
 
 
@@ -327,17 +339,17 @@ def test_a_stale_pid_file(embedded: Settings, reused: bool) -> None:
         other.kill()
 
 
-def test_status_follows_the_server(embedded: Settings) -> None:
-    before = server_status(embedded)
+def test_status_follows_the_server(fresh: Settings) -> None:
+    before = server_status(fresh)
     assert (before.running, before.pid, before.url, before.data_dir, before.version) == (False, None, None, None, None)
-    assert not list(embedded.state_dir.iterdir())
-    with embedded_server(embedded) as url:
-        status = server_status(embedded)
+    assert not list(fresh.state_dir.iterdir())
+    with embedded_server(fresh) as url:
+        status = server_status(fresh)
         assert (status.running, status.url) == (True, url)
         assert status.data_dir is not None
         assert Path(f"/proc/{status.pid}/cwd").samefile(status.data_dir)
         assert str(status.version) == query(url, "SHOW server_version")
-    after = server_status(embedded)
+    after = server_status(fresh)
     assert (after.running, after.pid, after.version) == (False, None, "18")
 
 

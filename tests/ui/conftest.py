@@ -4,6 +4,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from support.clusters import with_cluster
 from support.places import short_dir
 from support.project import Project
 from ui.served import Served
@@ -27,8 +28,7 @@ exit 0
 @pytest.fixture(scope="module")
 def state() -> Generator[Path]:
     with short_dir() as folder:
-        path = folder / "state"
-        path.mkdir()
+        path = with_cluster(folder / "state")
         yield path
         stop(path)
 

@@ -1,0 +1,32 @@
+"""PostgreSQL's files, made once in a worker process and copied: what initdb writes and has on disk takes longer than most tests."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from eval_pipeline.host import own_state_dir
+from eval_pipeline.settings import Settings
+from eval_pipeline.store.postgres import embedded_server
+
+
+def with_cluster(state_dir: Path) -> Path:
+    """The state directory, made when absent, as a first command leaves it that asked the ledger nothing: there is no schema yet."""
+    own_state_dir(state_dir)
+    subprocess.run(["cp", "-a", str(_made()), str(state_dir / "postgres")], check=True)
+    return state_dir
+
+
+@functools.cache
+def _made() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="evt-", dir="/tmp"))
+    folder.chmod(0o711)
+    atexit.register(shutil.rmtree, folder)
+    with embedded_server(Settings(state_dir=folder, worlds_dir=folder)):
+        pass
+    (folder / "postgres/socket_dir").unlink()  # where the copies' servers are not
+    return folder / "postgres"
