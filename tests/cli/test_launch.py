@@ -25,6 +25,7 @@ def test_an_engine_that_is_told_nothing_is_ended(settings: Settings) -> None:
             assert ahead is not None
             assert ahead.process.poll() is None
             raise RuntimeError("refused")
+        assert ahead is not None
         assert ahead.process.returncode == -signal.SIGKILL
     assert (settings.state_dir / "logs").is_dir()
     assert list(settings.state_dir.rglob("*.lock")) == []
