@@ -21,6 +21,8 @@ SECRETS_FOUND = "secrets_found"
 TOLD_OF_MANY = (SECRETS_FOUND, "dump_s", "isolation", "models", "open_egress", "state_before", "world_diff")
 """Of an attempt's evidence, what is read where all cells of an experiment are."""
 _AT_ONCE = 500
+_ONE_MOMENT = sa.text("set transaction isolation level repeatable read, read only")
+"""Else a cell that is done by now could count an attempt that was still open when it was read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +120,7 @@ def read_cells(database: Database, experiment: str, keys: Sequence[str] | None, 
         def rows(query: sa.Select[Any]) -> Iterator[Any]:
             return iter(c.execute(query, execution_options=streamed))
 
+        c.execute(_ONE_MOMENT)
         read: Callable[[str], Any] = cache(json.loads)
         found: dict[str, list[AttemptView]] = {}
         for row in rows(own.where(chosen).order_by(attempts.c.number)):

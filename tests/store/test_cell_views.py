@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import pytest
+from sqlalchemy import event
 from support.ledgers import HERE, Books, keys
 
 from eval_pipeline.store.cell_views import TOLD_OF_MANY
@@ -38,3 +39,21 @@ def test_all_cells_are_the_same_as_each_by_its_key_however_many_there_are(books:
     assert [cell.key for cell in every] == keys(run)
     assert books.views.cells(run.experiment_id, list(reversed(keys(run)))) == every
     assert sum(bool(cell.attempts) for cell in every) == 3
+
+
+def test_a_cell_that_is_done_while_all_are_read_is_read_as_it_was_before(books: Books) -> None:
+    run, engine = books.experiment(1), books.engine()
+    (claim,) = books.ledger.claim(engine, keys(run), HERE.place)
+    attempt = books.begin(claim)
+    finishing = iter([lambda: books.finish(claim, attempt)])
+
+    def between(_: object, __: object, statement: str, *___: object) -> None:
+        if "ORDER BY evals.cells.ordinal" in statement:  # the attempts have been read, the cells have not
+            for finish in finishing:
+                finish()
+
+    event.listen(books.database.engine, "before_cursor_execute", between)
+    (cell,) = books.views.cells(run.experiment_id)
+    assert (cell.state, cell.counted, [one.outcome for one in cell.attempts]) == ("setup", None, [None])
+    (cell,) = books.views.cells(run.experiment_id)
+    assert (cell.state, cell.counted and cell.counted.outcome) == ("done", "ok")
