@@ -201,9 +201,8 @@ def main() -> None:
         judge = JudgeSpec(model="openai:gpt-test", base_url=f"http://127.0.0.1:{provider.stdout.readline().strip()}/v1")
         with judged_runs(Settings(state_dir=root / "state", worlds_dir=root / "worlds_src")) as runs:
             runs.records.judge_calls.set_limit(CALLS_PER_MINUTE, None, NO_LIMIT)
-            runs.judge(
-                stored(runs, judge, ARMS * TRIALS, 1, 100)
-            )  # starts the processes that read outputs: once, however many cells
+            # starts the processes that read outputs: once, however many cells
+            runs.judge(stored(runs, judge, ARMS * TRIALS, 1, 100))
             experiment = stored(runs, judge, options.cells, options.criteria, options.chars)
             bench = Bench(runs, experiment, postmaster(runs), provider.pid)
             levels = [bench.level(at_once, options.chars) for at_once in options.at_once]

@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     told = sys.stdin.read().split()
     if "--when-told" in flags and told[:1] != [BEGIN]:
         return 0
-    keys = [word for word in told if word != BEGIN]
+    keys = told[1:] if "--when-told" in flags else told
     settings = load_settings()
     log_redacted(settings.state_dir)
     if "--unsafe-no-isolation" in flags:

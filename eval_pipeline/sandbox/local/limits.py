@@ -20,7 +20,6 @@ from eval_pipeline.sandbox.base import Limit, Resources
 _MOUNT = Path("/sys/fs/cgroup")
 PIDS_MAX = 4096
 _CPU_PERIOD_US = 100_000
-_FILE_BYTES = 4096
 _OPTIONAL = ("memory.swap.max",)  # not there on a kernel without swap accounting
 
 
@@ -84,7 +83,7 @@ def make(groups: Groups, name: str, resources: Resources, files_in_memory: bool,
             group.mkdir(exist_ok=True)
             for file, value in wanted[controller].items():
                 if file not in _OPTIONAL or (group / file).exists():
-                    _set(group, file, value)
+                    (group / file).write_text(value)
         except OSError as error:
             raise SandboxError(f"the control group {group} could not be set: {error}") from error
 
@@ -100,41 +99,29 @@ def hit(group_paths: list[Path]) -> list[Limit]:
     """Limits of these groups that were run into. An OOM kill counts only when the group's own limit was what was reached."""
     found: list[Limit] = []
     for path in group_paths:
-        v2 = _counters(path, "memory.events")
-        reached = v2.get("oom", 0) or _counters(path, "memory.failcnt").get("", 0)
-        if reached and (v2.get("oom_kill", 0) or _counters(path, "memory.oom_control").get("oom_kill", 0)):
+        v2 = _counters(path / "memory.events")
+        reached = v2.get("oom", 0) or _counters(path / "memory.failcnt").get("", 0)
+        if reached and (v2.get("oom_kill", 0) or _counters(path / "memory.oom_control").get("oom_kill", 0)):
             found.append(Limit.MEMORY)
-        if _counters(path, "pids.events").get("max", 0):
+        if _counters(path / "pids.events").get("max", 0):
             found.append(Limit.PIDS)
     return found
 
 
-def _counters(group: Path, file: str) -> dict[str, int]:
+def _counters(file: Path) -> dict[str, int]:
     """`name value` lines; a value alone stands under the empty name. Empty when there is no such file."""
     try:
-        fd = os.open(f"{group}/{file}", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            text = os.read(fd, _FILE_BYTES).decode()
-        finally:
-            os.close(fd)
+        lines = [line.rpartition(" ") for line in file.read_text().splitlines()]
     except OSError:
         return {}
-    return {name: int(value) for name, _, value in (line.rpartition(" ") for line in text.splitlines())}
-
-
-def _set(group: Path, file: str, value: str) -> None:
-    fd = os.open(f"{group}/{file}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(fd, value.encode())
-    finally:
-        os.close(fd)
+    return {name: int(value) for name, _, value in lines}
 
 
 def join(record: Path, pid: int) -> None:
     """Put PID 1, before it runs any command, under the limits; its later children inherit them."""
     with suppress(ProcessLookupError):
         for path in recorded(record):
-            _set(path, "cgroup.procs", str(pid))
+            (path / "cgroup.procs").write_text(str(pid))
 
 
 def ulimits(groups: Groups, resources: Resources) -> bytes:
