@@ -1,6 +1,6 @@
 """`evals` in processes that are forked from one that has imported it: their own in all but the second that imports take.
 
-What starts afresh (engines, workers, sandboxes) is started by the command itself, as ever.
+An engine that the command starts is forked likewise. What else starts afresh (workers, sandboxes) is started by those two, as ever.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from support import forked_engine
+
 TESTS = Path(__file__).resolve().parents[1]
 # Commands import these when they run
+STARTS_ENGINES = {"run", "rerun", "score"}
 LATE = ("cli.launch", "store.records", "analysis.leaderboard", "analysis.load_tables", "analysis.power", "runner.planning")
 
 
@@ -108,14 +111,18 @@ def _main() -> None:
 
     for name in (*(f"cli.{module}" for module, _ in NOUNS.values()), *LATE):
         importlib.import_module(f"eval_pipeline.{name}")
+    forked_engine.preload()
     gc.freeze()  # no collection touches what all share
     order = _serve(socket.socket(fileno=int(sys.argv[1])))
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["cwd"])
     sys.argv = ["evals", *order["args"]]
+    do = main
+    if STARTS_ENGINES & set(order["args"]) and forked_engine.engine_in_waiting():
+        do = forked_engine.run
     try:
-        main()
+        do()
     except SystemExit as ended:
         assert isinstance(ended.code, int)
         code = ended.code
