@@ -8,18 +8,22 @@ import secrets
 from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 import pytest
 from support.clusters import with_cluster
 from support.modal_loopback import LoopbackModal, loopback_modal
 from support.places import short_dir
+from xdist.scheduler import LoadScopeScheduling
 
 from eval_pipeline.gateway.client import stop
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.database import Database
 from eval_pipeline.store.postgres import embedded_server
 
+EXAMPLES = "tests/examples/"
+LONGEST = {"examples", "chaos", "ui"}
 NONE_OF = re.compile(r"not \w+( and not \w+)*")
 WHOLE_FILE = re.compile(r"^pytestmark = (\[[^\]]*\]|.*)", re.MULTILINE)
 
@@ -31,6 +35,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     marks = set(re.findall(r"\bmark\.(\w+)", "".join(WHOLE_FILE.findall(collection_path.read_text()))))
     return True if marks & set(re.findall(r"not (\w+)", asked)) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long comes first, whole files at a time: so no worker is left with it when the others have ended."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path.parent.name not in LONGEST, item.path not in slow))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return ByFile(config, log)
+
+
+class ByFile(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        """The examples' files share what takes a worker longest to make."""
+        return EXAMPLES if nodeid.startswith(EXAMPLES) else super()._split_scope(nodeid)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

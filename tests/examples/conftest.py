@@ -1,4 +1,4 @@
-"""One machine a worker: the app's image and the worlds' layers are made once."""
+"""One state directory for all: the app's base layer, its image and the worlds' layers are made once."""
 
 from __future__ import annotations
 
@@ -9,17 +9,27 @@ from pathlib import Path
 
 import pytest
 from desk_runs import Endpoint, Machine
+from support.clusters import with_cluster
 from support.places import short_dir
+
+from eval_pipeline.gateway.client import stop
 
 WORLDS = Path(__file__).parents[2] / "worlds_src" / "worlds"
 
 
 @pytest.fixture(scope="session")
-def machine() -> Generator[Machine]:
+def desk_state() -> Generator[Path]:
     with short_dir() as folder:
-        made = Machine(folder)
-        yield made
-        made.close()
+        state = with_cluster(folder / "state")
+        yield state
+        stop(state)
+
+
+@pytest.fixture(scope="session")
+def machine(desk_state: Path) -> Generator[Machine]:
+    made = Machine(desk_state)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

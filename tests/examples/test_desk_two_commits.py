@@ -83,9 +83,9 @@ class Ran:
 
 
 @pytest.fixture(scope="module")
-def ran(shared_state: Path) -> Generator[Ran]:
+def ran(desk_state: Path) -> Generator[Ran]:
     with short_dir() as root:
-        project = desk_repo.desk_project(root, shared_state)
+        project = desk_repo.desk_project(root, desk_state)
         project.case(criteria=[SAYS_60], prompt=QUESTION)
         mark = f"restores-{root.name}"
         changed = RESTORE.replace("bin/restore, /world", f"/bin/sh, -c, 'bin/restore /world; exit $?', {mark}")
@@ -100,10 +100,10 @@ def ran(shared_state: Path) -> Generator[Ran]:
         cells = {
             name: {cell["arm"]: project.evals("cell", "show", cell["cell"]) for cell in project.cells(name)} for name in ENGINES
         }
-        with open_records(Settings(state_dir=shared_state, worlds_dir=project.worlds)) as records:
+        with open_records(Settings(state_dir=desk_state, worlds_dir=project.worlds)) as records:
             digest = records.ledger.experiment(ENGINES[0]).run.worlds["w"]
             snapshot = records.ledger.snapshots([digest])[digest]
-            rows = LayerRows(records.database, "local", LocalBackend("look", shared_state).place).all()
+            rows = LayerRows(records.database, "local", LocalBackend("look", desk_state).place).all()
         yield Ran(
             project=project,
             commits=commits,
@@ -111,7 +111,7 @@ def ran(shared_state: Path) -> Generator[Ran]:
             restores=len(restores),
             layers=[row for row in rows if row.commit in commits.values()],
             manifest=snapshot.manifest,
-            world=restore(snapshot, LocalArtifacts(shared_state / "artifacts"), reachable_root(shared_state) / "worlds"),
+            world=restore(snapshot, LocalArtifacts(desk_state / "artifacts"), reachable_root(desk_state) / "worlds"),
         )
 
 
