@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from eval_pipeline.domain.verdict import VerdictRow
 from eval_pipeline.scoring.judge_votes import decide
 from eval_pipeline.store.reviews import Label
-from eval_pipeline.store.verdicts import VerdictRow
 
 HUMAN_VERSION = "human"
 

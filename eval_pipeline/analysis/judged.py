@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from eval_pipeline.domain.verdict import VerdictRow
 from eval_pipeline.scoring.judge_votes import decide
-from eval_pipeline.store.verdicts import VerdictRow
 
 
 def judged_row(votes: Sequence[VerdictRow], unseen: Sequence[str], *, per_occurrence: bool) -> VerdictRow:

@@ -10,6 +10,7 @@ from eval_pipeline.analysis.judged import judged_row
 from eval_pipeline.domain.cell import Outcome
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.rubric import Criterion
+from eval_pipeline.domain.verdict import VerdictRow
 from eval_pipeline.scoring.judge_questions import judge_questions, label_digest
 from eval_pipeline.scoring.judge_votes import judge_version
 from eval_pipeline.scoring.verdicts import compared_state
@@ -17,7 +18,6 @@ from eval_pipeline.store.cell_views import CellView
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
 from eval_pipeline.store.reviews import Label
-from eval_pipeline.store.verdicts import VerdictRow
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,13 +17,13 @@ from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.lock import ScoredCase
 from eval_pipeline.domain.rubric import Criterion, Policy
 from eval_pipeline.domain.usage import Usage
+from eval_pipeline.domain.verdict import VerdictRow
 from eval_pipeline.scoring.judge_questions import judge_questions
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.scoring.verdicts import compared_state, questions
 from eval_pipeline.store.cell_views import AttemptView, CellView
 from eval_pipeline.store.judge_calls import JudgeSpend
 from eval_pipeline.store.ledger import ExperimentRow
-from eval_pipeline.store.verdicts import VerdictRow
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,8 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
+from eval_pipeline.domain.verdict import VerdictRow
+
 MAX_ATTEMPTS = 4  # the first, and up to three after infrastructure failures
 
 
@@ -44,6 +46,7 @@ class AttemptResult:
 
     error_class: "provider" for a provider error the agent reports.
     bundle: digest of the stored output bundle. cost_usd None: a model without a price. latency_s: agent start to terminal outcome.
+    verdicts: what the checks say of the bundle, written with the result.
     """
 
     outcome: Outcome
@@ -56,3 +59,4 @@ class AttemptResult:
     price_version: str | None = None
     latency_s: float | None = None
     evidence: dict[str, Any] = field(default_factory=dict[str, Any])
+    verdicts: tuple[VerdictRow, ...] = ()

@@ -321,6 +321,7 @@ class Attempt:
             error=error,
             bundle=None if bundle is None else bundle.bundle,  # whoever wants to know more finds all of it in the store
             evidence={**evidence, **self._record(seen, claimed)},
+            verdicts=() if left is None else left.verdicts,
             **known,
         )
 

@@ -56,6 +56,7 @@ def concluded(experiment: ExperimentRow, key: CellKey, prices: PriceBook, end: H
         error_class=decision.error_class,
         bundle=left.bundle,
         latency_s=end.elapsed_s,
+        verdicts=left.verdicts,
         evidence={**end.evidence, **left.evidence, **record(seen, left.usages, prices, end.day, at_most_usd=at_most_usd)},
         **spent(seen, left.usages, prices, end.day, could_ask=could_ask, at_most_usd=at_most_usd),
     )

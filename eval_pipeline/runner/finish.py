@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.usage import Usage
+from eval_pipeline.domain.verdict import VerdictRow
 from eval_pipeline.runner.judges import JudgeReport, ask_judge
 from eval_pipeline.runner.services import Services
 from eval_pipeline.scoring.verdicts import compared_state, questions
 from eval_pipeline.store.cell_views import AttemptView
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
-from eval_pipeline.store.verdicts import VerdictRow
 
 MAX_TRIES = 3
 

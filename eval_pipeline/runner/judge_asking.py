@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 from eval_pipeline.domain.experiment import JudgeSpec
 from eval_pipeline.domain.ids import CellKey
+from eval_pipeline.domain.verdict import VerdictRow
 from eval_pipeline.errors import BudgetExceeded, OutputUnreadable, StoreError
 from eval_pipeline.runner.judge_desk import LATER_MAX_S, AlreadySaid, Desk, Matter
 from eval_pipeline.runner.judging import Examined
@@ -18,7 +19,6 @@ from eval_pipeline.scoring.judge_prompt import Asked, Exam, ToAsk
 from eval_pipeline.scoring.judge_reply import Refused
 from eval_pipeline.scoring.judge_votes import judge_version, wanted
 from eval_pipeline.store.ledger import ExperimentRow
-from eval_pipeline.store.verdicts import VerdictRow
 
 TRIES = 3
 _PATIENCE = 10

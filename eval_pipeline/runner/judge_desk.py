@@ -11,6 +11,7 @@ from functools import cached_property
 
 from eval_pipeline.domain.experiment import JudgeSpec
 from eval_pipeline.domain.usage import Usage
+from eval_pipeline.domain.verdict import VerdictRow
 from eval_pipeline.errors import BudgetExceeded
 from eval_pipeline.runner.services import Services
 from eval_pipeline.runner.together import Together
@@ -21,7 +22,6 @@ from eval_pipeline.scoring.judge_votes import MAX_TOKENS, judge_version
 from eval_pipeline.store.judge_calls import CALLS, CALLS_PER_MINUTE
 from eval_pipeline.store.judge_turns import CallEnd, CallIntent, Ended, JudgeTurns, Turn
 from eval_pipeline.store.ledger import ExperimentRow
-from eval_pipeline.store.verdicts import VerdictRow
 from eval_pipeline.vault.redaction import Redactor
 
 LATER_MAX_S = 300.0

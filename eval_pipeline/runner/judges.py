@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from eval_pipeline.domain.cell import Outcome
 from eval_pipeline.domain.experiment import JudgeSpec
 from eval_pipeline.domain.ids import CellKey
+from eval_pipeline.domain.verdict import VerdictRow
 from eval_pipeline.errors import BudgetExceeded
 from eval_pipeline.runner.judge_asking import Asking, Open, still_wanted
 from eval_pipeline.runner.judge_desk import Desk
@@ -21,7 +22,6 @@ from eval_pipeline.scoring.verdicts import compared_state
 from eval_pipeline.store.cell_views import CellView
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.records import Records
-from eval_pipeline.store.verdicts import VerdictRow
 from eval_pipeline.vault.redaction import Redactor
 from eval_pipeline.vault.sources import local_sources, read_secrets
 

@@ -1,4 +1,4 @@
-"""From a sandbox to durable rows: the bundle by digest into the store, read by worker processes, verdicts into the ledger."""
+"""From a sandbox to what the ledger is told: the bundle by digest into the store, read by worker processes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.outcome import AgentResult
 from eval_pipeline.domain.rubric import Rubric
 from eval_pipeline.domain.usage import Usage
+from eval_pipeline.domain.verdict import VerdictRow
 from eval_pipeline.domain.world import SnapshotManifest
 from eval_pipeline.domain.world_diff import WorldDiff
 from eval_pipeline.errors import OutputUnreadable
@@ -27,7 +28,7 @@ from eval_pipeline.scoring.verdicts import CHECK_VERSION, Verdict, no_verdict, q
 from eval_pipeline.store.artifacts import ArtifactStore
 from eval_pipeline.store.cell_views import SECRETS_FOUND
 from eval_pipeline.store.ledger import ExperimentRow
-from eval_pipeline.store.verdicts import VerdictRow, Verdicts
+from eval_pipeline.store.verdicts import Verdicts
 from eval_pipeline.vault.bundles import RedactionTask, redact_bundle
 from eval_pipeline.vault.redaction import Redactor
 
@@ -45,7 +46,7 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True)
 class Persisted:
-    """bundle: the digest under which the output is stored. evidence: with `world_diff` (its artifact's digest and its counts) and
+    """bundle: the digest under which the output is stored. verdicts: what the checks say, not written yet. evidence: with `world_diff` (its artifact's digest and its counts) and
     `state_before` when there was a state to compare with."""
 
     bundle: str
@@ -53,6 +54,7 @@ class Persisted:
     usages: list[Usage]
     calls: int
     evidence: dict[str, Any]
+    verdicts: tuple[VerdictRow, ...] = ()
 
 
 class Persister:
@@ -143,13 +145,12 @@ class Persister:
         state_before: str | None = None,
         measured: Sequence[Usage] | None = None,
     ) -> Persisted:
-        """Its verdicts are durable when it returns. measured: what the gateway counted, if one stood between. state_before: digest of the prepared state's dump, to compare /out/state with.
+        """measured: what the gateway counted, if one stood between. state_before: digest of the prepared state's dump, to compare /out/state with.
 
         Raises StoreError, and OutputUnreadable when the bundle can't be read.
         """
         report = await self._report(kept, experiment, key, state_before, measured=measured)
         compared = None if report.world_diff is None else await asyncio.to_thread(self._keep_diff, report.world_diff)
-        await asyncio.to_thread(self._verdicts.add, verdict_rows(report.verdicts, kept.bundle))
         return Persisted(
             bundle=kept.bundle,
             result=report.result,
@@ -162,6 +163,7 @@ class Persister:
                 "calls": report.calls,
                 **({} if state_before is None else {"state_before": state_before, "world_diff": compared}),
             },
+            verdicts=tuple(verdict_rows(report.verdicts, kept.bundle)),
         )
 
     def _keep_diff(self, diff: WorldDiff) -> dict[str, Any]:

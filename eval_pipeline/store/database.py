@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -13,7 +13,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from eval_pipeline.errors import LedgerUnavailable
-from eval_pipeline.store.prepared import Step
+from eval_pipeline.store.prepared import Step, run_together
 from eval_pipeline.store.schema import SCHEMA
 
 Result = TypeVar("Result")
@@ -57,10 +57,14 @@ class Database:
 
     def step(self, statement: Step, values: Mapping[str, object]) -> Any:
         """One statement, a transaction by itself; the first value it returns, None when it returns no row. Repeated as in `run`."""
+        return self.together([(statement, values)])
+
+    def together(self, steps: Sequence[tuple[Step, Mapping[str, object]]]) -> Any:
+        """Several in one transaction, each seeing what those before it did; of the last one what `step` returns."""
 
         def once() -> Any:
             with self.steps.connect() as connection:
-                return statement.run(connection, values)
+                return run_together(connection, steps)
 
         return self._patiently(once)
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from eval_pipeline.domain.verdict import VerdictRow
 from eval_pipeline.errors import BudgetExceeded
 from eval_pipeline.store.buckets import TAKE_N, TAKE_N_TYPES, Bucket
 from eval_pipeline.store.database import Database, storable, storable_json
 from eval_pipeline.store.judge_calls import CALLS
 from eval_pipeline.store.prepared import Step, run_together
 from eval_pipeline.store.spending import month_has_room, require_month
-from eval_pipeline.store.verdicts import VerdictRow, adding
+from eval_pipeline.store.verdicts import adding
 
 _SPARE_S = 10.0
 _BY_KEYS = Step("select set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)")

@@ -16,6 +16,7 @@ from eval_pipeline.domain.handover import Handover
 from eval_pipeline.store.database import Database, storable, storable_json
 from eval_pipeline.store.prepared import Step
 from eval_pipeline.store.rows import Begun, Claim, Stopping
+from eval_pipeline.store.verdicts import adding
 
 _HELD = "key = :key and fence = :fence and engine_id = cast(:engine as uuid)"
 _OURS = {"fence": "bigint", "attempt": "bigint"}
@@ -191,7 +192,7 @@ def give_back(database: Database, claim: Claim) -> None:
 
 
 def finish(database: Database, claim: Claim, attempt_id: int, result: AttemptResult, state: CellState) -> bool:
-    """False: the cell is not ours any more. An attempt that ended before stays as it is."""
+    """Its verdicts with it. False: the cell is not ours any more. An attempt that ended before stays as it is."""
     values = {
         "attempt": attempt_id,
         "state": state,
@@ -207,7 +208,8 @@ def finish(database: Database, claim: Claim, attempt_id: int, result: AttemptRes
         "latency_s": result.latency_s,
         "evidence": storable_json(result.evidence),
     }
-    return database.step(_FINISH, {**_held(claim), **values}) is not None
+    verdicts = [adding(result.verdicts)] if result.verdicts else []
+    return database.together([*verdicts, (_FINISH, {**_held(claim), **values})]) is not None
 
 
 def sandbox_ended(database: Database, attempt_id: int, sandbox_for_s: float | None) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
+from eval_pipeline.domain.verdict import VerdictRow
 from eval_pipeline.store.database import Database, storable, storable_json
 from eval_pipeline.store.prepared import Step
 from eval_pipeline.store.schema import verdicts
@@ -21,21 +21,6 @@ select request_digest, judge_version, vote, bundle, criterion, verdict, status, 
 on conflict do nothing returning vote""",
     rows="jsonb",
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerdictRow:
-    """status: ok, failed, or of a judge also abstained. quotes: of a judge, what it quoted of the work."""
-
-    request_digest: str
-    judge_version: str
-    vote: int
-    bundle: str
-    criterion: str
-    verdict: float | None
-    status: str
-    reason: str | None
-    quotes: tuple[str, ...] = ()
 
 
 class Verdicts:

@@ -21,8 +21,8 @@ from eval_pipeline.analysis.questions import JudgedQuestion
 from eval_pipeline.analysis.tables import asked_of, scored_table
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.rubric import Criterion
+from eval_pipeline.domain.verdict import VerdictRow
 from eval_pipeline.store.reviews import Label
-from eval_pipeline.store.verdicts import VerdictRow
 
 JUDGED = criterion("told", judge=True)
 

@@ -12,11 +12,11 @@ from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError
 from support.ledgers import Books
 
+from eval_pipeline.domain.verdict import VerdictRow
 from eval_pipeline.store.judge_calls import CALLS, JudgeCalls
 from eval_pipeline.store.judge_turns import CallEnd, CallIntent, Ended, JudgeTurns, Turn
 from eval_pipeline.store.schema import judge_calls, months
 from eval_pipeline.store.spending import Spending
-from eval_pipeline.store.verdicts import VerdictRow
 
 JUDGE = "judge-1"
 

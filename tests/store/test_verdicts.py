@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,11 +11,13 @@ import pytest
 import sqlalchemy as sa
 from support.ledgers import Books
 
-from eval_pipeline.store.verdicts import VerdictRow
+from eval_pipeline.domain.verdict import VerdictRow
+from eval_pipeline.store.schema import cells
 
 ROW = VerdictRow(
     request_digest="r", judge_version="check-1", vote=0, bundle="b", criterion="yes", verdict=1.0, status="ok", reason="said so"
 )
+_WAITING = sa.text("select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'")
 
 
 @pytest.fixture
@@ -37,6 +40,24 @@ def test_the_first_verdict_stands(books: Books) -> None:
     books.verdicts.add([ROW, replace(ROW, verdict=0.0)])
     books.verdicts.add([replace(ROW, verdict=0.0, reason="changed my mind", bundle="c"), replace(ROW, request_digest="new")])
     assert books.verdicts.of_bundles(["b", "c"]) == {"r": ROW, "new": replace(ROW, request_digest="new")}
+
+
+def test_what_checks_say_is_written_with_the_attempts_end(books: Books) -> None:
+    run = books.experiment()
+    claim = books.claim(run)
+    attempt = books.begin(claim)
+    with books.database.engine.connect() as other:  # who holds the cell holds up the whole of it
+        other.execute(sa.select(cells.c.key).where(cells.c.key == claim.key).with_for_update())
+        with ThreadPoolExecutor(1) as pool:
+            ending = pool.submit(books.finish, claim, attempt, verdicts=(ROW, replace(ROW, request_digest="s")))
+            while not books.database.run(lambda c: c.execute(_WAITING).scalar()):
+                assert not ending.done()
+                time.sleep(0.01)
+            assert books.verdicts.of_bundles(["b"]) == {}
+            other.rollback()
+            ending.result(10)
+    assert set(books.verdicts.of_bundles(["b"])) == {"r", "s"}
+    assert books.row(claim.key).state == "done"
 
 
 def test_other_votes_and_judges_stand_beside_it(books: Books) -> None:

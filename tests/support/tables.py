@@ -9,10 +9,10 @@ from typing import Any
 
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.lock import RunLock, ScoreLock
+from eval_pipeline.domain.verdict import VerdictRow
 from eval_pipeline.scoring.verdicts import questions
 from eval_pipeline.store.cell_views import AttemptView, CellView
 from eval_pipeline.store.ledger import ExperimentRow
-from eval_pipeline.store.verdicts import VerdictRow
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
