@@ -31,15 +31,15 @@ from pathlib import Path
 from eval_pipeline.errors import SandboxError
 from eval_pipeline.sandbox.base import RUN_DIR
 from eval_pipeline.sandbox.local import aside, disk
-from eval_pipeline.sandbox.local.places import MEMORY_ROOT, Places, host_binds
+from eval_pipeline.sandbox.local.places import Places, host_binds, host_paths
 
 START_TIMEOUT_S = 30.0
 KILL_TIMEOUT_S = 30.0
 _APPENDED = os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _STATUS_FD, _SECCOMP_FD = 3, 4  # the bell, the journal and stderr come before, and what says that it is ready comes after
-_MANY = 24  # from here on the others' mounts cost a start more than leaving them does
 _PATH = "/opt/venv/bin:/usr/local/bin:/usr/bin:/bin"
 _PROXY = "http://127.0.0.1:3128"
+_OF_BWRAP = (Path("/proc"), Path("/dev/null"))  # what it mounts itself is made from these
 
 _children: dict[Path, int] = {}  # the outer bwrap processes that are ours to wait for
 
@@ -85,11 +85,11 @@ def spawn(home: Path, places: Places, plan: Plan, greeting: bytes) -> None:
 
 def _exec_aside(home: Path, places: Places, plan: Plan, descriptors: list[int]) -> int:
     command = _command(home, places, plan)
-    needed = [places.layers, *plan.layers, *([plan.world] if plan.world is not None else [])]
-    hides_none = not any(path.is_relative_to(MEMORY_ROOT) for path in needed)
-    if hides_none and disk.capped(home / "disk") and len(os.listdir(places.scratch)) > _MANY:  # noqa: PTH208
-        return aside.run(lambda: _exec(command, descriptors), home, MEMORY_ROOT, places.spare)
-    return _exec(command, descriptors)
+    if not disk.capped(home / "disk"):
+        return _exec(command, descriptors)
+    roots = (places.scratch, places.layers, places.shell, *host_paths(), *_OF_BWRAP)
+    needed = [home / "run", *plan.layers, *([plan.world] if plan.world is not None else []), *roots]
+    return aside.run(lambda: _exec(command, descriptors), home / "disk", places.scratch, roots, needed)
 
 
 def _exec(command: list[str], descriptors: list[int]) -> int:
@@ -142,7 +142,7 @@ _SBIN = "/usr/sbin:/sbin"  # not on everybody's PATH
 
 @cache
 def _program(name: str, package: str, why: str) -> str:
-    found = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{_SBIN}")
+    found = shutil.which(name) or shutil.which(name, path=_SBIN)
     if found is None:
         raise SandboxError(f"`{name}` is missing, so {why}", hint=f"install {package}")
     return found

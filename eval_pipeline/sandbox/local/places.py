@@ -58,7 +58,6 @@ class Places:
     runner: Path
     seccomp: Path
     skeleton: Path
-    spare: Path
 
     @property
     def drops_root(self) -> bool:
@@ -77,7 +76,7 @@ def prepare(state_dir: Path, *, rooted: bool = False) -> Places:
     builds = root / "sandboxes"
     in_memory = MEMORY_ROOT / f"evals-{tag}"  # there only while a sandbox is, and then where every orchestrator looks
     scratch = in_memory if in_memory.exists() or _shm_is_large() else builds
-    for folder in (root / "bin", root / "bin" / "spare", root / "layers", builds):
+    for folder in (root / "bin", root / "layers", builds):
         own_directory(folder)
     inside = identity if rooted else _MAPPED
     tools = _install(root / "bin", identity, inside)
@@ -97,7 +96,6 @@ def prepare(state_dir: Path, *, rooted: bool = False) -> Places:
         runner=tools / "runner.sh",
         seccomp=tools / "seccomp.bpf",
         skeleton=tools / "skeleton",
-        spare=root / "bin" / "spare",
     )
 
 
@@ -193,16 +191,16 @@ def _make_skeleton(root: Path, identity: Identity, inside: Identity) -> None:
 
 
 @cache
+def host_paths() -> tuple[Path, ...]:
+    """What of the host is seen in a sandbox: /usr and the few files in /etc that describe it."""
+    found = [Path("/usr"), *(path for name in _ROOT_LINKS if (path := Path("/", name)).is_dir() and not path.is_symlink())]
+    return (*found, *(path for path in map(Path, ("/etc/ssl", "/etc/alternatives", "/etc/ld.so.cache")) if path.exists()))
+
+
+@cache
 def host_binds() -> tuple[str, ...]:
-    """The bwrap arguments for what stays the host's: /usr and the few files in /etc that describe it."""
-    arguments = ["--ro-bind", "/usr", "/usr"]
-    for name in _ROOT_LINKS:
-        if (path := Path("/", name)).is_dir() and not path.is_symlink():
-            arguments += ["--ro-bind", str(path), str(path)]
-    for path in ("/etc/ssl", "/etc/alternatives", "/etc/ld.so.cache"):
-        if Path(path).exists():
-            arguments += ["--ro-bind", path, path]
-    return tuple(arguments)
+    """The bwrap arguments for them."""
+    return tuple(word for path in host_paths() for word in ("--ro-bind", str(path), str(path)))
 
 
 @contextmanager
