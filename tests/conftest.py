@@ -6,13 +6,11 @@ import os
 import re
 import secrets
 from collections.abc import Generator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
-from support.clusters import with_cluster
+from support.clusters import execute, with_cluster
 from support.modal_loopback import LoopbackModal, loopback_modal
 from support.places import short_dir
 from xdist.scheduler import LoadScopeScheduling
@@ -101,8 +99,6 @@ def modal_server() -> Generator[LoopbackModal]:
 def postgres_server() -> Generator[str]:
     """URL of the database `evals` of a server that only this worker process uses."""
     with short_dir() as folder, embedded_server(Settings(state_dir=with_cluster(folder), worlds_dir=folder)) as url:
-        # Nobody needs these databases after a power cut.
-        _execute(url, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
         yield url
 
 
@@ -110,7 +106,7 @@ def postgres_server() -> Generator[str]:
 def ledger_template(postgres_server: str) -> str:
     """The name of a database with the ledger's schema and nothing in it. Copying it takes a tenth of what the migrations take."""
     name = "ledger_template"
-    _execute(postgres_server, f"CREATE DATABASE {name}")
+    execute(postgres_server, f"CREATE DATABASE {name}")
     database = Database(_url_of(postgres_server, name))
     database.migrate()
     database.close()
@@ -121,20 +117,20 @@ def ledger_template(postgres_server: str) -> str:
 def empty_database_url(postgres_server: str) -> Generator[str]:
     """A database with nothing in it, dropped afterwards even when the test left connections open."""
     name = f"t_{secrets.token_hex(6)}"
-    _execute(postgres_server, f"CREATE DATABASE {name} STRATEGY file_copy")
+    execute(postgres_server, f"CREATE DATABASE {name} STRATEGY file_copy")
     yield _url_of(postgres_server, name)
-    _execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
+    execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture
 def database_url(postgres_server: str, ledger_template: str) -> Generator[str]:
     """A ledger of its own, an installation like no other; dropped as the empty one is."""
     name = f"t_{secrets.token_hex(6)}"
-    _execute(postgres_server, f"CREATE DATABASE {name} TEMPLATE {ledger_template} STRATEGY file_copy")
+    execute(postgres_server, f"CREATE DATABASE {name} TEMPLATE {ledger_template} STRATEGY file_copy")
     url = _url_of(postgres_server, name)
-    _execute(url, "UPDATE evals.installation SET id = gen_random_uuid()")
+    execute(url, "UPDATE evals.installation SET id = gen_random_uuid()")
     yield url
-    _execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
+    execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture
@@ -146,11 +142,3 @@ def settings(state_dir: Path, database_url: str) -> Settings:
 
 def _url_of(server: str, database: str) -> str:
     return server.replace("@/evals?", f"@/{database}?")
-
-
-def _execute(url: str, *statements: str) -> None:
-    with closing(psycopg2.connect(url.replace("postgresql+psycopg2", "postgresql", 1))) as connection:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)

@@ -122,8 +122,8 @@ def test_starts_serves_and_stops(fresh: Settings) -> None:
         assert query(url, "SELECT word FROM kept") == "ü"
 
 
-def test_what_the_server_promises(embedded: Settings) -> None:
-    with embedded_server(embedded) as url:
+def test_what_the_server_promises(fresh: Settings) -> None:
+    with embedded_server(fresh) as url:
         shown = {
             name: query(url, f"SHOW {name}")
             for name in ("fsync", "synchronous_commit", "full_page_writes", "listen_addresses", "wal_level", "server_encoding")

@@ -7,7 +7,10 @@ import functools
 import shutil
 import subprocess
 import tempfile
+from contextlib import closing
 from pathlib import Path
+
+import psycopg2
 
 from eval_pipeline.host import own_state_dir
 from eval_pipeline.settings import Settings
@@ -26,7 +29,15 @@ def _made() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="evt-", dir="/tmp"))
     folder.chmod(0o711)
     atexit.register(shutil.rmtree, folder)
-    with embedded_server(Settings(state_dir=folder, worlds_dir=folder)):
-        pass
+    with embedded_server(Settings(state_dir=folder, worlds_dir=folder)) as url:
+        execute(url, "ALTER SYSTEM SET fsync = off")  # nobody needs the copies after a power cut
     (folder / "postgres/socket_dir").unlink()  # where the copies' servers are not
     return folder / "postgres"
+
+
+def execute(url: str, *statements: str) -> None:
+    with closing(psycopg2.connect(url.replace("postgresql+psycopg2", "postgresql", 1))) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
