@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import anthropic
-import openai
 import pytest
 from support.providers import OPENAI_USAGE, Provider
 
@@ -113,6 +111,8 @@ ANTHROPIC_COUNTS = {
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_openais_own_client_is_measured_and_its_key_swapped(way: Any, stream: bool) -> None:
+    import openai  # takes a second: not where tests are only collected
+
     async def go() -> None:
         with Provider() as provider:
             async with (
@@ -135,6 +135,8 @@ def test_openais_own_client_is_measured_and_its_key_swapped(way: Any, stream: bo
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_anthropics_own_client_is_measured_and_its_key_swapped(way: Any, stream: bool) -> None:
+    import anthropic  # takes two seconds: not where tests are only collected
+
     async def go() -> None:
         with Provider() as provider:
             async with way(provider.url) as at:
