@@ -13,6 +13,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from support import forked_cli
 from support.places import short_dir
 from support.project import Project
 
@@ -44,9 +45,13 @@ def project() -> Generator[Project]:
         stop(state)
 
 
-def in_project(project: Project, *command: str, unsafe: str | None = None) -> subprocess.CompletedProcess[str]:
-    env = {**project.env, "EVALS_UNSAFE_NO_ISOLATION": unsafe} if unsafe else project.env
-    return subprocess.run(command, env=env, cwd=project.root, capture_output=True, text=True, timeout=300, check=False)
+def in_project(project: Project, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=project.env, cwd=project.root, capture_output=True, text=True, timeout=300, check=False)
+
+
+def as_it_is(project: Project, *args: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """`evals`, where user namespaces can be made."""
+    return forked_cli.evals(args, {**project.env, **more}, project.root, 300)
 
 
 AGENT = r"""
@@ -79,11 +84,8 @@ def test_refused_then_permitted_then_said_everywhere(project: Project) -> None:
     line = "UNSAFE: 1 cell ran without isolation"
     assert project.evals("experiment", "status", name)["n_unsafe"] == project.evals("leaderboard", name)["n_unsafe"] == 1
     for verb in (["experiment", "status", name], ["leaderboard", name]):
-        assert line in in_project(project, *EVALS, *verb).stdout
-    assert (
-        "isolation of attempt 1: unsafe, without: user namespace"
-        in in_project(project, *EVALS, "cell", "show", cell["cell"]).stdout
-    )
+        assert line in as_it_is(project, *verb).stdout
+    assert "isolation of attempt 1: unsafe, without: user namespace" in as_it_is(project, "cell", "show", cell["cell"]).stdout
 
 
 @pytest.mark.parametrize(("flags", "code", "level"), [([], 2, "none"), ([FLAG], 0, "unsafe")])
@@ -96,7 +98,7 @@ def test_the_doctor_says_which(project: Project, flags: list[str], code: int, le
 
 
 def test_a_permission_is_no_preference(project: Project) -> None:
-    done = in_project(project, *EVALS, "doctor", FLAG)
+    done = as_it_is(project, "doctor", FLAG)
     assert "UNSAFE" not in done.stdout and "is not needed" in done.stdout
     assert done.returncode == 0
 
@@ -124,7 +126,7 @@ def test_make_hands_the_permission_on() -> None:
 
 
 def test_a_permission_is_0_or_1(project: Project) -> None:
-    done = in_project(project, *EVALS, "doctor", "--json", unsafe="yes")
+    done = as_it_is(project, "doctor", "--json", EVALS_UNSAFE_NO_ISOLATION="yes")
     assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (2, "spec")
 
 
