@@ -117,7 +117,7 @@ def ledger_template(postgres_server: str) -> str:
 def empty_database_url(postgres_server: str) -> Generator[str]:
     """A database with nothing in it, dropped afterwards even when the test left connections open."""
     name = f"t_{secrets.token_hex(6)}"
-    execute(postgres_server, f"CREATE DATABASE {name} STRATEGY file_copy")
+    execute(postgres_server, f"CREATE DATABASE {name}")
     yield _url_of(postgres_server, name)
     execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
 
@@ -126,7 +126,7 @@ def empty_database_url(postgres_server: str) -> Generator[str]:
 def database_url(postgres_server: str, ledger_template: str) -> Generator[str]:
     """A ledger of its own, an installation like no other; dropped as the empty one is."""
     name = f"t_{secrets.token_hex(6)}"
-    execute(postgres_server, f"CREATE DATABASE {name} TEMPLATE {ledger_template} STRATEGY file_copy")
+    execute(postgres_server, f"CREATE DATABASE {name} TEMPLATE {ledger_template}")
     url = _url_of(postgres_server, name)
     execute(url, "UPDATE evals.installation SET id = gen_random_uuid()")
     yield url

@@ -30,7 +30,8 @@ def _made() -> Path:
     folder.chmod(0o711)
     atexit.register(shutil.rmtree, folder)
     with embedded_server(Settings(state_dir=folder, worlds_dir=folder)) as url:
-        execute(url, "ALTER SYSTEM SET fsync = off")  # nobody needs the copies after a power cut
+        for name in ("fsync", "full_page_writes"):  # nobody needs the copies after a power cut
+            execute(url, f"ALTER SYSTEM SET {name} = off")
     (folder / "postgres/socket_dir").unlink()  # where the copies' servers are not
     return folder / "postgres"
 
