@@ -4,7 +4,7 @@
 
 Prints one JSON line. *_rss_peak_mib: above what the process had before; the worker is the one that reads. temp_disk_mib: the most that
 lay in the scratch directory and in the store's unfinished files at once, beside the stored bundle. cpu_s: of the engine (engine_cpu_s)
-and its workers; mb_s_per_cpu: transcript bytes by that. floor_cpu_s: of nothing but to read such a transcript, to take its SHA-256, to compress it and
+and its workers, without what is only done to measure; mb_s_per_cpu: transcript bytes by that. floor_cpu_s: of nothing but to read such a transcript, to take its SHA-256, to compress it and
 to write that durably where the store is; cpu_over_floor: the ratio. floor_mb_s: what the disk gave it. reading_cpu_s: of reading the
 stored transcript once. A random transcript hardly compresses; an english one holds messages, tool calls and their results from the texts
 of Python's library, each with a usage line. Both hold a line of 100 MB, NUL bytes, half a line and lone surrogates. The loopback Modal
@@ -28,6 +28,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from support.modal_loopback import loopback_modal
 from eval_pipeline.runner.persist import Persister
 from eval_pipeline.sandbox.base import Backend, Phase, Resources, SandboxSpec
 from eval_pipeline.sandbox.local.backend import LocalBackend
-from eval_pipeline.scoring.bundle_tar import bundle_members
+from eval_pipeline.scoring.bundle_tar import CHUNK_BYTES, bundle_members
 from eval_pipeline.settings import Settings
 from eval_pipeline.store.artifacts import LocalArtifacts
 from eval_pipeline.store.ledger import ExperimentRow
@@ -100,6 +101,7 @@ class Watch(threading.Thread):
         self._end = threading.Event()
         self._own = rss_mib(os.getpid())
         self._first: dict[int, float] = {}
+        self.cpu_s = 0.0
         self.engine_mib = self.worker_mib = self.disk_mib = 0.0
 
     def run(self) -> None:
@@ -109,6 +111,7 @@ class Watch(threading.Thread):
                 if child.pid is not None and (now := rss_mib(child.pid)):
                     self.worker_mib = max(self.worker_mib, now - self._first.setdefault(child.pid, now))
             self.disk_mib = max(self.disk_mib, used_mib(*self._folders))
+        self.cpu_s = time.thread_time()
 
     def stop(self) -> None:
         self._end.set()
@@ -195,7 +198,7 @@ async def persist(name: str, backend: Backend, state: Path, n_bytes: int, text: 
             persisted = await persister.read(kept, experiment, key)
         took_s = time.monotonic() - began
         watch.stop()
-        engine_cpu_s = cpu_s() - used
+        engine_cpu_s = cpu_s() - used - watch.cpu_s
         used = engine_cpu_s + sum(process_cpu_s(one.pid) for one in multiprocessing.active_children())
         persister.close()
     await sandbox.terminate()
@@ -268,7 +271,7 @@ def transcript_bytes(store: LocalArtifacts, bundle: str, digest: str) -> int:
         for member, stream in bundle_members(stored):
             if member.name == "out/transcript.jsonl" and stream is not None:
                 seen = hashlib.sha256()
-                while chunk := stream.read(1 << 20):
+                while chunk := stream.read(CHUNK_BYTES):
                     seen.update(chunk)
                 assert seen.hexdigest() == digest, "the stored transcript is another one"
                 return member.size
@@ -276,6 +279,9 @@ def transcript_bytes(store: LocalArtifacts, bundle: str, digest: str) -> int:
 
 
 def main() -> None:
+    # A reader imports its engine's main module; that of an engine holds next to nothing, this one all the rest
+    multiprocessing.set_forkserver_preload(["eval_pipeline.runner.persist"])
+    ensure_running()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--backend", choices=["local", "modal", "both"], default="both")
