@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 from eval_pipeline.errors import SpecError, StoreError
 from eval_pipeline.settings import Settings
-from eval_pipeline.store.durable_files import link_atomically, sync_directory, write_atomically
+from eval_pipeline.store.durable_files import COPY_BYTES, link_atomically, sync_directory, write_atomically
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-CHUNK_BYTES = 1 << 20
 ABANDONED_AFTER_S = 24 * 3600
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -230,7 +229,7 @@ def missing(digest: str, place: str) -> StoreError:
 def describe(source: BinaryIO) -> Artifact:
     """Read to the end and rewind."""
     digest = hashlib.sha256()
-    while chunk := source.read(CHUNK_BYTES):
+    while chunk := source.read(COPY_BYTES):
         digest.update(chunk)
     size = source.tell()
     source.seek(0)
@@ -272,7 +271,7 @@ class _Verifying(io.RawIOBase):
 
 def verified(source: BinaryIO, expected: Artifact) -> BinaryIO:
     """A stream over `source` that raises StoreError instead of ending when the content is not `expected`."""
-    return cast(BinaryIO, io.BufferedReader(_Verifying(source, expected), CHUNK_BYTES))
+    return cast(BinaryIO, io.BufferedReader(_Verifying(source, expected), COPY_BYTES))
 
 
 def fetch_to(source: BinaryIO, dest: Path) -> None:

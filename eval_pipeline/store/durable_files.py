@@ -10,7 +10,8 @@ import uuid
 from pathlib import Path
 from typing import BinaryIO
 
-COPY_BYTES = 1 << 20
+COPY_BYTES = 1 << 16
+"""More is given back to the kernel after each use and asked of it anew: with 1 MiB, worlds were restored with twice the CPU."""
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 

@@ -25,8 +25,8 @@ from pydantic import ValidationError
 
 from eval_pipeline.domain.world import SNAPSHOT_FORMAT, SnapshotEntry, SnapshotManifest, WorldSpec, colliding_names
 from eval_pipeline.errors import SpecError, StoreError
-from eval_pipeline.store.artifacts import CHUNK_BYTES, Artifact, ArtifactStore, describe, storage_errors, verified
-from eval_pipeline.store.durable_files import sync_directory
+from eval_pipeline.store.artifacts import Artifact, ArtifactStore, describe, storage_errors, verified
+from eval_pipeline.store.durable_files import COPY_BYTES, sync_directory
 from eval_pipeline.store.world_files import WorldFile, changed, list_world, opened
 
 MANIFEST_NAME = "manifest.json"
@@ -160,7 +160,7 @@ def _restore(snapshot: Snapshot, store: ArtifactStore, dest: Path) -> None:
                         f"the archive {snapshot.archive.digest} holds the snapshot {manifest.digest}, not {snapshot.digest}"
                     )
                 _unpack(tar, manifest, unfinished)
-            while stream.read(CHUNK_BYTES):  # the archive is verified with its last bytes
+            while stream.read(COPY_BYTES):  # the archive is verified with its last bytes
                 pass
         _seal(unfinished)
         unfinished.rename(dest)
@@ -195,7 +195,7 @@ def _relative(path: str) -> PurePosixPath:
 def _write_file(source: IO[bytes], entry: SnapshotEntry, target: Path) -> None:
     handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "wb") as sink:
-        shutil.copyfileobj(verified(cast(BinaryIO, source), _content(entry)), sink, CHUNK_BYTES)
+        shutil.copyfileobj(verified(cast(BinaryIO, source), _content(entry)), sink, COPY_BYTES)
         sink.flush()
         os.fchmod(handle, 0o555 if entry.executable else 0o444)
         os.fsync(handle)
@@ -208,7 +208,7 @@ def _seal(folder: Path) -> None:
 
 
 def _tar(stream: BinaryIO) -> tarfile.TarFile:
-    return tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK_BYTES, encoding="utf-8", errors="strict")
+    return tarfile.open(fileobj=stream, mode="r|", bufsize=COPY_BYTES, encoding="utf-8", errors="strict")
 
 
 def _read_manifest(tar: tarfile.TarFile) -> SnapshotManifest:
