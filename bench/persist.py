@@ -4,9 +4,9 @@
 
 Prints one JSON line. *_rss_peak_mib: above what the process had before; the worker is the one that reads. temp_disk_mib: the most that
 lay in the scratch directory and in the store's unfinished files at once, beside the stored bundle. cpu_s: of the engine (engine_cpu_s)
-and its workers, without what is only done to measure; mb_s_per_cpu: transcript bytes by that. floor_cpu_s: of nothing but to read such a transcript, to take its SHA-256, to compress it and
-to write that durably where the store is; cpu_over_floor: the ratio. floor_mb_s: what the disk gave it. reading_cpu_s: of reading the
-stored transcript once. A random transcript hardly compresses; an english one holds messages, tool calls and their results from the texts
+and its workers, without what is only done to measure; mb_s_per_cpu: transcript bytes by that. floor_cpu_s: of nothing but to read such
+a transcript, to take its SHA-256, to compress it and to write that durably where the store is; cpu_over_floor: the ratio. floor_mb_s:
+what the disk gave it. reading_cpu_s: of reading the stored transcript once. A random transcript hardly compresses; an english one holds messages, tool calls and their results from the texts
 of Python's library, each with a usage line. Both hold a line of 100 MB, NUL bytes, half a line and lone surrogates. The loopback Modal
 needs root, and runs in a process of its own.
 """

@@ -19,6 +19,7 @@ from backports import zstd
 MEMBER_MAX_BYTES = 2**40
 CHUNK_BYTES = 1 << 18
 _LEVEL = 1
+"""What is faster stores a quarter to a third more; a smaller window does, too, where an agent reads the same files again."""
 _WINDOW_MAX = 23
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
