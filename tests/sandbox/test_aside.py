@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -67,3 +68,13 @@ def test_its_failure_is_the_callers(disk: Path) -> None:
 def test_what_is_no_mount_is_worked_on_here(tmp_path: Path) -> None:
     assert aside.run(table, tmp_path / "nothing", OTHERS, ROOTS, []) == table()
     assert aside.run(table, tmp_path, OTHERS, ROOTS, [tmp_path / "nothing"]) == table()
+
+
+def test_who_may_make_no_namespace_works_here(disk: Path) -> None:
+    program = f"""if True:
+        from pathlib import Path
+        from eval_pipeline.sandbox.local import aside
+        print(aside.run((Path({str(disk)!r}) / "a").read_text, Path({str(disk)!r}), Path("/dev/shm"), (Path("/usr"),), []))
+    """
+    weak = ["setpriv", "--bounding-set=-sys_admin", sys.executable, "-c", program]
+    assert subprocess.run(weak, check=True, capture_output=True, text=True).stdout == "on the disk\n"

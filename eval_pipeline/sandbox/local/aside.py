@@ -28,8 +28,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run(work: Callable[[], T], disk: Path, others: Path, roots: tuple[Path, ...], needed: Sequence[Path]) -> T:
-    """`work`'s result, called where few mounts are: those that `roots` lie on or hold, and `disk`, itself a mount. others: where no
-    other one is needed.
+    """`work`'s result, called where few mounts are: those that `roots` lie on or hold, and `disk`, itself a mount. others: a
+    directory below which no other mount is needed.
 
     Called where everything is when such a namespace can't be made, or when anything `needed` is not the same there. A process keeps
     one namespace for all calls with the same `roots`.
@@ -54,12 +54,12 @@ def run(work: Callable[[], T], disk: Path, others: Path, roots: tuple[Path, ...]
         os.close(tree)
 
 
-class _NotThere(Exception):
+class _NotThere(OSError):
     """The place to work in could not be made: a slower start is all that is lost."""
 
 
 def _in_a_thread(enter: Callable[[], None], work: Callable[[], T]) -> T:
-    """A namespace that was left can't be entered again by all of a process: the thread ends with it."""
+    """`work`'s result, where `enter` has led this one thread, which ends with it. Raises _NotThere when it led nowhere."""
     results: list[T] = []
     raised: list[BaseException] = []
 
@@ -98,8 +98,11 @@ def _identities(paths: Sequence[Path]) -> list[tuple[int, int]]:
 def _base(others: Path, roots: tuple[Path, ...]) -> int:
     """A descriptor of the namespace, open as long as the process lives. Raises OSError."""
     resolved = [path.resolve() for path in roots]
-    kept = {mount for mount in _mounted() for root in resolved if mount.is_relative_to(root) or root.is_relative_to(mount)}
-    gone = [mount for mount in _mounted() if mount not in kept or others in mount.parents]
+
+    def is_needed(mount: Path) -> bool:
+        return others not in mount.parents and any(mount.is_relative_to(r) or r.is_relative_to(mount) for r in resolved)
+
+    gone = [mount for mount in _mounted() if not is_needed(mount)]
     return _in_a_thread(lambda: _leave_out(gone), lambda: os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC))
 
 

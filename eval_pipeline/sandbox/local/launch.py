@@ -38,6 +38,7 @@ KILL_TIMEOUT_S = 30.0
 _APPENDED = os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _STATUS_FD, _SECCOMP_FD = 3, 4  # the bell, the journal and stderr come before, and what says that it is ready comes after
 _PATH = "/opt/venv/bin:/usr/local/bin:/usr/bin:/bin"
+_SBIN = "/usr/sbin:/sbin"  # not on everybody's PATH
 _PROXY = "http://127.0.0.1:3128"
 _OF_BWRAP = (Path("/proc"), Path("/dev/null"))  # what it mounts itself is made from these
 
@@ -135,9 +136,6 @@ def _command(home: Path, places: Places, plan: Plan) -> list[str]:
     command += ["--bind", str(disk / "logs"), f"{RUN_DIR}/logs", "--chdir", "/"]
     command += ["--json-status-fd", str(_STATUS_FD), "--seccomp", str(_SECCOMP_FD)]
     return [*command, "--", *(_leave_root_inside(places) if places.rooted else []), f"{RUN_DIR}/sh", f"{RUN_DIR}/runner.sh"]
-
-
-_SBIN = "/usr/sbin:/sbin"  # not on everybody's PATH
 
 
 @cache
