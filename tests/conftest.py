@@ -13,6 +13,7 @@ import pytest
 from support.clusters import execute, with_cluster
 from support.modal_loopback import LoopbackModal, loopback_modal
 from support.places import short_dir
+from support.reused_ledger import ReusedLedger, url_of
 from xdist.scheduler import LoadScopeScheduling
 
 from eval_pipeline.gateway.client import stop
@@ -107,7 +108,7 @@ def ledger_template(postgres_server: str) -> str:
     """The name of a database with the ledger's schema and nothing in it. Copying it takes a tenth of what the migrations take."""
     name = "ledger_template"
     execute(postgres_server, f"CREATE DATABASE {name}")
-    database = Database(_url_of(postgres_server, name))
+    database = Database(url_of(postgres_server, name))
     database.migrate()
     database.close()
     return name
@@ -118,19 +119,20 @@ def empty_database_url(postgres_server: str) -> Generator[str]:
     """A database with nothing in it, dropped afterwards even when the test left connections open."""
     name = f"t_{secrets.token_hex(6)}"
     execute(postgres_server, f"CREATE DATABASE {name}")
-    yield _url_of(postgres_server, name)
+    yield url_of(postgres_server, name)
     execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def reused_ledger(postgres_server: str, ledger_template: str) -> ReusedLedger:
+    return ReusedLedger(postgres_server, ledger_template)
 
 
 @pytest.fixture
-def database_url(postgres_server: str, ledger_template: str) -> Generator[str]:
-    """A ledger of its own, an installation like no other; dropped as the empty one is."""
-    name = f"t_{secrets.token_hex(6)}"
-    execute(postgres_server, f"CREATE DATABASE {name} TEMPLATE {ledger_template}")
-    url = _url_of(postgres_server, name)
-    execute(url, "UPDATE evals.installation SET id = gen_random_uuid()")
-    yield url
-    execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
+def database_url(reused_ledger: ReusedLedger) -> Generator[str]:
+    """A ledger with nothing in it, an installation like no other."""
+    yield reused_ledger.take()
+    reused_ledger.give_back()
 
 
 @pytest.fixture
@@ -138,7 +140,3 @@ def settings(state_dir: Path, database_url: str) -> Settings:
     worlds = state_dir / "worlds_src"
     worlds.mkdir()
     return Settings(state_dir=state_dir, worlds_dir=worlds, postgres_url=database_url)
-
-
-def _url_of(server: str, database: str) -> str:
-    return server.replace("@/evals?", f"@/{database}?")

@@ -37,8 +37,13 @@ def _made() -> Path:
 
 
 def execute(url: str, *statements: str) -> None:
-    with closing(psycopg2.connect(url.replace("postgresql+psycopg2", "postgresql", 1))) as connection:
+    with closing(psycopg2.connect(plain(url))) as connection:
         connection.autocommit = True
         with connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
+
+
+def plain(url: str) -> str:
+    """As psycopg2 itself wants it."""
+    return url.replace("postgresql+psycopg2", "postgresql", 1)
