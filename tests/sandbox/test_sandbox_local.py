@@ -314,7 +314,7 @@ def test_version_2_groups_are_written_below_one_of_ours(tmp_path: Path) -> None:
         "cpu.max": "200000 100000",
         "cgroup.procs": "4321",
     }
-    assert limits.recorded(tmp_path / "record") == [tmp_path / "evals" / "e-1"]
+    assert limits.recorded(tmp_path / "record") == [str(tmp_path / "evals" / "e-1")]
     limits.make(groups, "e-2", Resources(), False, tmp_path / "record")
     assert not (tmp_path / "evals" / "e-2" / "memory.swap.max").exists()
 

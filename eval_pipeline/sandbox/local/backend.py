@@ -16,7 +16,7 @@ from typing import Any
 
 from eval_pipeline.errors import ForeignSandbox, IsolationUnavailable, SandboxError, SpecError
 from eval_pipeline.sandbox.base import RUN_DIR, ContextFile, LayerContent, Pulled, Sandbox, SandboxInfo, SandboxSpec
-from eval_pipeline.sandbox.local import disk, guarantees, hostlayer, launch, layers, limits, preflight, script
+from eval_pipeline.sandbox.local import disk, guarantees, hostlayer, launch, layers, limits, preflight, script, smallfiles
 from eval_pipeline.sandbox.local.places import Places, own_directory, prepare
 from eval_pipeline.sandbox.local.safefs import remove_tree
 from eval_pipeline.sandbox.local.sandbox import LocalSandbox
@@ -99,9 +99,11 @@ class LocalBackend:
         return sandbox
 
     async def _admit(self, spec: SandboxSpec, sandbox: LocalSandbox) -> None:
-        pid = launch.inmate(sandbox.home)
-        if spec.egress and self._egress is not None and pid is not None and await sandbox.alive():
-            await self._egress.admit(spec.name, pid.pid, spec.egress, spec.egress_local)
+        if not spec.egress or self._egress is None:
+            return
+        inmate = launch.inmate(sandbox.home)
+        if inmate is not None and await sandbox.alive():
+            await self._egress.admit(spec.name, inmate.pid, spec.egress, spec.egress_local)
 
     def _get_or_create(self, spec: SandboxSpec) -> tuple[LocalSandbox, bool]:
         """And whether it was made now."""
@@ -270,7 +272,7 @@ def _entries(root: Path) -> list[Path]:
 
 def read_meta(home: Path) -> dict[str, Any] | None:
     try:
-        return json.loads((home / "meta.json").read_text())
+        return json.loads(smallfiles.read(f"{home}/meta.json"))
     except (FileNotFoundError, NotADirectoryError):
         return None
 
@@ -279,7 +281,7 @@ def _write_meta(home: Path, spec: SandboxSpec, host: str) -> None:
     meta = {"name": spec.name, "installation": spec.installation, "tags": dict(spec.tags), "host_id": host}
     meta |= {"disk_mib": spec.resources.disk_mib}
     partial = home / "meta.json.partial"
-    partial.write_text(json.dumps({**meta, "created_at": datetime.now(UTC).isoformat()}))
+    smallfiles.write(partial, json.dumps({**meta, "created_at": datetime.now(UTC).isoformat()}))
     partial.rename(home / "meta.json")
 
 
@@ -294,9 +296,9 @@ def _clear(home: Path) -> None:
 
 
 def _furnish(home: Path, files: Mapping[str, bytes], places: Places) -> None:
-    for name in ("run", "run/inbox", "run/logs"):
-        (home / name).mkdir()
-        (home / name).chmod(0o755)
+    for folder in [home / name for name in ("run", "run/inbox", "run/logs")]:
+        folder.mkdir()
+        folder.chmod(0o755)
     for name in ("sh", "runner.sh"):
         (home / "run" / name).touch()
     for path, content in files.items():

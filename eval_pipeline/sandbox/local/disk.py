@@ -42,11 +42,11 @@ def make(folder: Path, places: Places, disk_mib: int, *, in_memory: bool) -> Non
     folder.mkdir()
     if in_memory and places.drops_root:
         _mount(folder, disk_mib)
-    for name in PARTS:
-        (folder / name).mkdir()
-        (folder / name).chmod(0o755)
+    for part in [folder / name for name in PARTS]:
+        part.mkdir()
+        part.chmod(0o755)
         if places.drops_root:
-            os.chown(folder / name, places.identity.uid, places.identity.gid)
+            os.chown(part, places.identity.uid, places.identity.gid)
 
 
 def _mount(folder: Path, size_mib: int) -> None:

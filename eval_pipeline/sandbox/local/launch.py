@@ -30,7 +30,7 @@ from pathlib import Path
 
 from eval_pipeline.errors import SandboxError
 from eval_pipeline.sandbox.base import RUN_DIR
-from eval_pipeline.sandbox.local import aside, disk
+from eval_pipeline.sandbox.local import aside, disk, smallfiles
 from eval_pipeline.sandbox.local.places import Places, host_binds, host_paths
 
 START_TIMEOUT_S = 30.0
@@ -231,7 +231,7 @@ def was_ready(home: Path) -> bool:
 
 def alive(home: Path) -> bool:
     try:
-        fd = os.open(home / "journal", os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(f"{home}/journal", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
@@ -246,7 +246,7 @@ def alive(home: Path) -> bool:
 def ring(home: Path, line: bytes) -> bool:
     """Put one line to the runner; False when nobody listens any more."""
     try:
-        fd = os.open(home / "bell", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(f"{home}/bell", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.ENXIO, errno.ENOENT):
             return False
@@ -265,7 +265,7 @@ def ring(home: Path, line: bytes) -> bool:
 def inmate(home: Path) -> Inmate | None:
     """None until bwrap has written its first complete status line."""
     try:
-        first, newline, _ = (home / "status").read_text().partition("\n")
+        first, newline, _ = smallfiles.read(f"{home}/status").partition("\n")
     except FileNotFoundError:
         return None
     if not newline:

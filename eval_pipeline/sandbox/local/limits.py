@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from eval_pipeline.errors import SandboxError
 from eval_pipeline.sandbox.base import Limit, Resources
+from eval_pipeline.sandbox.local import smallfiles
 
 _MOUNT = Path("/sys/fs/cgroup")
 PIDS_MAX = 4096
@@ -76,42 +77,42 @@ def make(groups: Groups, name: str, resources: Resources, files_in_memory: bool,
     Raises SandboxError when a group can't be made or set.
     """
     wanted = settings(groups.version, resources, files_in_memory)
-    record.write_text("".join(f"{path}\n" for path in dict.fromkeys(parent / name for parent in groups.parents.values())))
+    smallfiles.write(record, "".join(f"{path}\n" for path in dict.fromkeys(parent / name for parent in groups.parents.values())))
     for controller, parent in groups.parents.items():
         group = parent / name
         try:
             group.mkdir(exist_ok=True)
             for file, value in wanted[controller].items():
                 if file not in _OPTIONAL or (group / file).exists():
-                    (group / file).write_text(value)
+                    smallfiles.write(f"{group}/{file}", value)
         except OSError as error:
             raise SandboxError(f"the control group {group} could not be set: {error}") from error
 
 
-def recorded(record: Path) -> list[Path]:
+def recorded(record: Path) -> list[str]:
     try:
-        return [Path(line) for line in record.read_text().splitlines()]
+        return smallfiles.read(record).splitlines()
     except FileNotFoundError:
         return []
 
 
-def hit(group_paths: list[Path]) -> list[Limit]:
+def hit(group_paths: Sequence[str | Path]) -> list[Limit]:
     """Limits of these groups that were run into. An OOM kill counts only when the group's own limit was what was reached."""
     found: list[Limit] = []
     for path in group_paths:
-        v2 = _counters(path / "memory.events")
-        reached = v2.get("oom", 0) or _counters(path / "memory.failcnt").get("", 0)
-        if reached and (v2.get("oom_kill", 0) or _counters(path / "memory.oom_control").get("oom_kill", 0)):
+        v2 = _counters(f"{path}/memory.events")
+        reached = v2.get("oom", 0) or _counters(f"{path}/memory.failcnt").get("", 0)
+        if reached and (v2.get("oom_kill", 0) or _counters(f"{path}/memory.oom_control").get("oom_kill", 0)):
             found.append(Limit.MEMORY)
-        if _counters(path / "pids.events").get("max", 0):
+        if _counters(f"{path}/pids.events").get("max", 0):
             found.append(Limit.PIDS)
     return found
 
 
-def _counters(file: Path) -> dict[str, int]:
+def _counters(file: str) -> dict[str, int]:
     """`name value` lines; a value alone stands under the empty name. Empty when there is no such file."""
     try:
-        lines = [line.rpartition(" ") for line in file.read_text().splitlines()]
+        lines = [line.rpartition(" ") for line in smallfiles.read(file).splitlines()]
     except OSError:
         return {}
     return {name: int(value) for name, _, value in lines}
@@ -121,7 +122,7 @@ def join(record: Path, pid: int) -> None:
     """Put PID 1, before it runs any command, under the limits; its later children inherit them."""
     with suppress(ProcessLookupError):
         for path in recorded(record):
-            (path / "cgroup.procs").write_text(str(pid))
+            smallfiles.write(f"{path}/cgroup.procs", str(pid))
 
 
 def ulimits(groups: Groups, resources: Resources) -> bytes:
@@ -132,12 +133,12 @@ def ulimits(groups: Groups, resources: Resources) -> bytes:
     return "; ".join(words).encode() + b"\n"
 
 
-def remove(group_paths: list[Path]) -> None:
+def remove(group_paths: Sequence[str]) -> None:
     """Remove empty groups; the kernel may need a moment after the last process. Raises SandboxError when one stays."""
     for path in group_paths:
         for attempt in range(200):
             try:
-                path.rmdir()
+                Path(path).rmdir()
                 break
             except FileNotFoundError:
                 break

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from eval_pipeline.errors import SandboxError, SandboxLost, SpecError
 from eval_pipeline.sandbox.base import OUTPUT_DIR, Address, Collected, CommandState, Limit, Phase
-from eval_pipeline.sandbox.local import bundle, disk, launch, limits, ports, script
+from eval_pipeline.sandbox.local import bundle, disk, launch, limits, ports, script, smallfiles
 from eval_pipeline.sandbox.local.places import MEMORY_ROOT, Places
 from eval_pipeline.sandbox.local.safefs import open_beneath, read_at, remove_tree, write_beneath
 
@@ -113,7 +113,7 @@ class LocalSandbox:
     def _record(self, command_id: str) -> _Record:
         record = _Record()
         try:
-            lines = (self.home / "journal").read_text().splitlines()
+            lines = smallfiles.read(f"{self.home}/journal").splitlines()
         except FileNotFoundError:
             return record
         for words in (line.split() for line in lines):
@@ -238,4 +238,4 @@ def _last(root: Path, name: str, max_bytes: int) -> bytes:
 
 
 def _uptime_s() -> float:
-    return float(Path("/proc/uptime").read_text().split()[0])
+    return float(smallfiles.read("/proc/uptime").split()[0])
