@@ -68,20 +68,19 @@ class _Exactly(io.RawIOBase):
 
 
 def pack(out_dir: Path, logs_dir: Path, dest: Path, max_bytes: int = MAX_BYTES, max_entries: int = MAX_ENTRIES) -> Collected:
-    """Write `out/...`, `logs/...` and, if need be, `skipped.json` to the tar `dest`, atomically. Equal content gives equal bytes.
+    """Write `out/...`, `logs/...` and, if need be, `skipped.json` to the tar `dest`, which is not there when that fails. Equal content gives equal bytes.
 
     Regular files and directories, and links into the world below `out/state/`, `max_entries` in each of the two trees. Once the files' sizes sum up to `max_bytes` the ones that don't fit are skipped;
     the app's state comes after all that the agent wrote, so that a large one costs no transcript;
     a file that shrank meanwhile is listed too, its missing end being zeros.
     """
     dest.parent.mkdir(parents=True, exist_ok=True)
-    partial = dest.with_name(f"{dest.name}.{os.getpid()}.{os.urandom(4).hex()}.partial")
     try:
-        with partial.open("wb") as raw:
+        with dest.open("wb") as raw:
             packed = _write(raw, out_dir, logs_dir, max_bytes, max_entries)
-        partial.replace(dest)
-    finally:
-        partial.unlink(missing_ok=True)
+    except OSError:
+        dest.unlink(missing_ok=True)
+        raise
     return Collected(n_files=packed.n_files, size_bytes=packed.size_bytes, skipped=packed.skipped)
 
 
