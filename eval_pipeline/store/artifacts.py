@@ -131,6 +131,7 @@ class LocalArtifacts:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._durable: set[Path] = set()  # of the 256 directories, those that stay, as far as this process knows
 
     def put_file(self, path: Path) -> Artifact:
         with storage_errors(f"{path} can't be stored in {self._directory}"), path.open("rb") as source:
@@ -155,7 +156,9 @@ class LocalArtifacts:
         _sweep(unfinished)
         if own is None or not link_atomically(own, target, unfinished):
             write_atomically(verified(source, artifact), target, unfinished)
-        sync_directory(target.parent.parent)  # the two hex digits may be new
+        if target.parent not in self._durable:
+            sync_directory(target.parent.parent)
+            self._durable.add(target.parent)
         return artifact
 
     def open(self, digest: str) -> BinaryIO:
