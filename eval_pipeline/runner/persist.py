@@ -25,7 +25,7 @@ from eval_pipeline.runner.slots import Slots
 from eval_pipeline.sandbox.base import Sandbox
 from eval_pipeline.scoring.judge_prompt import Exam
 from eval_pipeline.scoring.verdicts import CHECK_VERSION, Verdict, no_verdict, questions
-from eval_pipeline.store.artifacts import ArtifactStore
+from eval_pipeline.store.artifacts import Artifact, ArtifactStore
 from eval_pipeline.store.cell_views import SECRETS_FOUND
 from eval_pipeline.store.ledger import ExperimentRow
 from eval_pipeline.store.verdicts import Verdicts
@@ -97,19 +97,27 @@ class Persister:
             path, sealed = folder / "bundle.tar", folder / "sealed"
             redactor = self._redactor_of(None) if attempt_id is None else await asyncio.to_thread(self._redactor_of, attempt_id)
             collected = await sandbox.collect(path)
-            found = await self._redacted(path, sealed, redactor)
-            artifact = await asyncio.to_thread(self._store.take_file, sealed)
+            artifact, found = await self._stored(
+                RedactionTask(path=path, sealed=sealed, aside=folder / "aside", redactor=redactor)
+            )
             skipped = {redactor.text(_printable(name)): why for name, why in list(collected.skipped.items())[:50]}
             facts = {"n_files": collected.n_files, "size_bytes": collected.size_bytes, "skipped": skipped, **found}
             # As it was collected it is read in half the time
             yield Kept(bundle=artifact.digest, path=path if path.exists() else sealed, facts=facts)
 
-    async def _redacted(self, path: Path, sealed: Path, redactor: Redactor) -> dict[str, Any]:
-        """What was found, for the record; what is put aside is durable first."""
-        task = RedactionTask(path=path, sealed=sealed, aside=path.with_name("aside"), redactor=redactor)
-        if not redactor:  # nothing is read, so no reader is needed
-            await asyncio.to_thread(redact_bundle, task)
-            return {}
+    async def _stored(self, task: RedactionTask) -> tuple[Artifact, dict[str, Any]]:
+        """And what was found, for the record."""
+        if not task.redactor:  # nothing is read, so no reader is needed
+            return await asyncio.to_thread(self._sealed, task), {}
+        found = await self._redacted(task)
+        return await asyncio.to_thread(self._store.take_file, task.sealed), found
+
+    def _sealed(self, task: RedactionTask) -> Artifact:
+        redact_bundle(task)
+        return self._store.take_file(task.sealed)
+
+    async def _redacted(self, task: RedactionTask) -> dict[str, Any]:
+        """What is put aside is durable first."""
         waits_for("its reader")
         redacted = await self._readers.redact(task)
         aside: list[dict[str, Any]] = []
