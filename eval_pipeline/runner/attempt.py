@@ -76,6 +76,7 @@ class Attempt:
         self._state_before: str | None = None
         self._kept: Kept | None = None
         self._asked_at: float | None = None
+        self._sandbox: Sandbox | None = None
 
     async def result(self) -> AttemptResult:
         """How the attempt ended. Raises FenceLost; LedgerUnavailable, which leaves the agent alone for whoever can write again; and
@@ -117,7 +118,7 @@ class Attempt:
 
     async def _end_sandbox(self) -> None:
         try:
-            sandbox = await self.context.backend.find(self.attempt.sandbox)
+            sandbox = self._sandbox or await self.context.backend.find(self.attempt.sandbox)
             if sandbox is not None:
                 await sandbox.terminate()
         except (SandboxError, OSError) as error:
@@ -134,7 +135,7 @@ class Attempt:
     async def _run(self) -> AttemptResult:
         if self.attempt.handover is not None:
             return await self._take_up()
-        sandbox = await self._setup()
+        self._sandbox = sandbox = await self._setup()
         begun = await asyncio.to_thread(
             self.context.ledger.agent_started, self.claim, self.attempt.id, self.case.limits.wall_s, self._sandbox_for_s()
         )
@@ -142,7 +143,7 @@ class Attempt:
         if is_new or (await sandbox.state(AGENT)).phase is Phase.ABSENT:
             await self._app.start_agent(sandbox, AGENT, AGENT_ENV)
         waits_for("its agent")
-        state, stop = await self._watch(sandbox, begun)
+        state, stop = await self._watch(sandbox, begun, is_new)
         waits_for("the state that its app dumps")
         await asyncio.to_thread(self.context.ledger.persisting, self.claim)
         await self._app.look_back(sandbox, state)
@@ -203,12 +204,14 @@ class Attempt:
         self._asked_at = self._asked_at or time.monotonic()
         return await set_up(self.context, self.claim, self.attempt, ground, self._app), ground
 
-    async def _watch(self, sandbox: Sandbox, begun: Begun) -> tuple[CommandState, Stop | None]:
+    async def _watch(self, sandbox: Sandbox, begun: Begun, is_new: bool) -> tuple[CommandState, Stop | None]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + begun.left_s + GRACE_S
         meter = Meter(self.case.limits, self.context.prices, begun.at, self._model_log())
         decided = None if self._stopping is None else Stop(self._stopping.reason)
         pause_s = self.context.backend.poll_s / 50
+        if is_new:
+            await asyncio.sleep(pause_s)  # nobody ends in no time
         while True:
             state = await sandbox.state(AGENT)
             if state.phase is Phase.LOST:
