@@ -22,7 +22,7 @@ from eval_pipeline.store.ledger import Ledger
 log = logging.getLogger(__name__)
 
 CELL_RESULTS = dg.AssetKey("cell_results")
-BATCH, FLUSH_S = 100, 1.0
+BATCH, FLUSH_S = 100, 3.0
 _PATIENCE_S = 120.0
 
 
