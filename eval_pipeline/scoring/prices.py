@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import ValidationError, field_validator
@@ -65,7 +66,7 @@ class PriceBook:
         except (ValidationError, ValueError, TypeError) as error:
             raise SpecError(f"holds a row that is not a price: {error}", where=where) from None
 
-    @property
+    @cached_property
     def version(self) -> str:
         return digest(self.as_data())[:12]
 
