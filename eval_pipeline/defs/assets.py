@@ -143,7 +143,7 @@ def leaderboard(context: dg.AssetExecutionContext, evals: EvalsResource) -> dg.M
             "table": dg.MetadataValue.md(_board_markdown(board)),
             "picture": dg.MetadataValue.md(forest_markdown(in_order(board))),
             "details": dg.MetadataValue.md(detail_grid(board).as_markdown()),
-            "arms": _records_of(board),
+            "arms": arm_records(board),
             "board": dg.MetadataValue.json(board.as_data()),
             "dagster/row_count": len(board.arms),
             "show": dg.MetadataValue.md(f"`evals leaderboard {experiment.id}`"),
@@ -159,11 +159,11 @@ def _board_markdown(board: "Leaderboard") -> str:
     return "\n\n".join([*tables, *standing(board), NEW_CASES])
 
 
-def _records_of(board: "Leaderboard") -> dg.TableMetadataValue:
+def arm_records(board: "Leaderboard") -> dg.TableMetadataValue:
+    """Every row has every column, as Dagster asks of a table; what could not be had is null."""
     from eval_pipeline.analysis.board_text import in_order
     from eval_pipeline.analysis.board_text import name as name_of
 
     schema = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in _BOARD_COLUMNS.items()])
     rows = [{name: getattr(arm, name) for name in _BOARD_COLUMNS} | {"arm": name_of(arm, board)} for arm in in_order(board)]
-    records = [dg.TableRecord({name: value for name, value in row.items() if value is not None}) for row in rows]
-    return dg.TableMetadataValue(records=records, schema=schema)
+    return dg.TableMetadataValue(records=[dg.TableRecord(row) for row in rows], schema=schema)

@@ -6,12 +6,15 @@ import ast
 import importlib
 import importlib.metadata
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
 import pytest
+from support.boards import drawn, told
 
 import eval_pipeline
+from eval_pipeline.analysis.leaderboard import leaderboard
 
 # Imports Dagster and all that it is told
 pytestmark = pytest.mark.slow
@@ -97,3 +100,15 @@ def test_checks_of_results_are_partitioned_by_experiment() -> None:
     for check in checks.values():
         assert isinstance(check.partitions_def, dg.DynamicPartitionsDefinition)
         assert check.partitions_def.name == "experiments"
+
+
+def test_a_table_of_arms_says_null_where_one_of_them_lacks_a_number() -> None:
+    from eval_pipeline.defs.assets import arm_records
+
+    board = leaderboard(*told(drawn(2, 1, {"steady": 0.5, "unpriced": 0.5}, 2)), resamples=20)
+    steady, unpriced = board.arms
+    table = arm_records(replace(board, arms=[steady, replace(unpriced, cost_usd_mean=None)]))
+    costs = {record.data["arm"]: record.data["cost_usd_mean"] for record in table.records}
+    assert costs == {"steady": steady.cost_usd_mean, "unpriced": None} and steady.cost_usd_mean is not None
+    column = next(one for one in table.schema.columns if one.name == "cost_usd_mean")
+    assert column.constraints.nullable
