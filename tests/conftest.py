@@ -21,7 +21,8 @@ from eval_pipeline.settings import Settings
 from eval_pipeline.store.database import Database
 from eval_pipeline.store.postgres import embedded_server
 
-EXAMPLES = "tests/examples/"
+# Whose files share what takes a worker longest to make: the examples' state directory, the house's trees of the whole source
+TOGETHER = ("tests/examples/", "tests/test_house")
 LONGEST = {"examples", "chaos", "ui"}
 NONE_OF = re.compile(r"not \w+( and not \w+)*")
 WHOLE_FILE = re.compile(r"^pytestmark = (\[[^\]]*\]|.*)", re.MULTILINE)
@@ -49,8 +50,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 class ByFile(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
-        """The examples' files share what takes a worker longest to make."""
-        return EXAMPLES if nodeid.startswith(EXAMPLES) else super()._split_scope(nodeid)
+        return next(filter(nodeid.startswith, TOGETHER), None) or super()._split_scope(nodeid)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

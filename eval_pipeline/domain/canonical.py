@@ -6,10 +6,13 @@ import hashlib
 import json
 from typing import Any
 
+# Made once: `json.dumps` would make one for each value
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
 
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys, no blanks, no NaN. Raises ValueError on NaN and infinities, TypeError on other types."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def digest(value: Any) -> str:

@@ -88,7 +88,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
-    row = json.loads(line, parse_constant=_refuse)
+    row = _DECODER.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
     if line.count(b"[") + line.count(b"{") > MAX_NESTED and _depth(row) > MAX_NESTED:
         raise ValueError(f"nested more than {MAX_NESTED} deep")
     if not isinstance(row, dict):
@@ -103,6 +103,9 @@ def _depth(value: Any) -> int:
 
 def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def _key(row: dict[str, Any], digest: str, seen: Counter[str]) -> Key:

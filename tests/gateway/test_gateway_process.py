@@ -21,7 +21,7 @@ import pytest
 from support.gateways import Site, gateway_site, run
 
 from eval_pipeline.errors import IsolationUnavailable, SandboxError, SpecError
-from eval_pipeline.gateway.client import Gateway, ensure_gateway, stop
+from eval_pipeline.gateway.client import ensure_gateway, stop
 from eval_pipeline.gateway.evidence import Verdict
 from eval_pipeline.sandbox.base import Sandbox, SandboxSpec
 from eval_pipeline.sandbox.local.backend import Egress, LocalBackend
@@ -279,18 +279,22 @@ async def test_errors_are_told(site: Site) -> None:
         await site.gateway.admit("e-1", 2**22 - 7, ["example.com:443"])
 
 
-def test_one_process_whoever_asks_and_it_leaves_when_idle(tmp_path: Path) -> None:
+def test_one_process_whoever_asks(tmp_path: Path) -> None:
     deep = tmp_path / ("long-" * 30) / "state"
     code = "from pathlib import Path; from eval_pipeline.gateway.client import ensure_gateway; import sys\n"
-    code += "print(ensure_gateway(Path(sys.argv[1]), idle_s=0.5).pid())"
+    code += "print(ensure_gateway(Path(sys.argv[1])).pid())"
     asking = [subprocess.Popen([sys.executable, "-c", code, str(deep)], cwd=REPOSITORY, stdout=subprocess.PIPE) for _ in range(4)]
     pids = {process.communicate()[0] for process in asking}
+    stop(deep)
     assert len(pids) == 1
-    gateway = Gateway.at(deep)
+
+
+def test_it_leaves_when_idle(tmp_path: Path) -> None:
+    deep = tmp_path / ("long-" * 30) / "state"
+    gateway = ensure_gateway(deep, idle_s=0.5)
     deadline = time.monotonic() + 20
     while gateway.paths.running():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert "leaving" in gateway.paths.log.read_text()
     assert gateway.outages(datetime(2020, 1, 1, tzinfo=UTC)) == []
-    stop(deep)
