@@ -109,12 +109,14 @@ def test_the_launcher_and_the_home_import_no_dagster_when_they_are_imported() ->
     assert _modules_after(f"import {NAME}.defs.launcher").isdisjoint({"dagster", "sqlalchemy", "pydantic"})
 
 
+@pytest.mark.slow
 def test_who_only_looks_at_the_ledger_loads_no_statistics_and_no_migrations() -> None:
     code = f"import {NAME}.cli.experiment_run, {NAME}.cli.experiment_report, {NAME}.analysis.load_tables, {NAME}.store.records"
     assert _modules_after(code).isdisjoint({"alembic", "numpy", "scipy", "pandas"})
     assert _modules_after(f"import {NAME}.runner.readers").isdisjoint({"openpyxl", "numpy", "sqlalchemy"})
 
 
+@pytest.mark.slow
 def test_no_agent_waits_for_the_statistics() -> None:
     """What an engine imports before its first cell."""
     assert _modules_after(f"import {NAME}.defs.experiment_runs").isdisjoint({"numpy", "scipy", "pandas", f"{NAME}.analysis.load"})
@@ -125,6 +127,7 @@ def test_modal_and_boto3_are_only_behind_their_ports() -> None:
     assert users("boto3") | users("botocore") == {"store/artifacts_s3.py", "vault/sources_aws.py"}
 
 
+@pytest.mark.slow
 def test_judges_libraries_are_only_behind_their_client() -> None:
     used = [users(library) for library in ("pydantic_ai", "openai", "anthropic", "httpx2")]
     assert used == [{"scoring/judge_client.py"}] * 4

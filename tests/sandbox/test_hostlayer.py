@@ -15,6 +15,7 @@ def found(places: Places) -> Path | None:
     return layers.find(places.layers, hostlayer.key(places, None))
 
 
+@pytest.mark.slow
 def test_the_layer_is_built_ahead_by_another_process(places: Places, state_dir: Path) -> None:
     assert found(places) is None
     with hostlayer.built_ahead(state_dir):
@@ -22,6 +23,7 @@ def test_the_layer_is_built_ahead_by_another_process(places: Places, state_dir: 
     assert found(places) is not None
 
 
+@pytest.mark.slow
 def test_who_comes_before_it_is_whole_gets_the_same_layer(places: Places, state_dir: Path) -> None:
     with hostlayer.built_ahead(state_dir):
         built = hostlayer.build(places, None)

@@ -10,6 +10,7 @@ import tarfile
 import threading
 from pathlib import Path
 
+import pytest
 from support.places import short_dir
 
 from eval_pipeline.sandbox.local.bundle import pack
@@ -151,6 +152,7 @@ def test_nothing_is_left_when_packing_fails(tmp_path: Path) -> None:
         raise AssertionError("packing a missing directory went well")
 
 
+@pytest.mark.slow
 def test_no_number_of_entries_fills_our_memory(tmp_path: Path) -> None:
     out, logs = folders(tmp_path)
     (out / "many").mkdir()

@@ -79,6 +79,7 @@ def test_from_options_then_again_then_another(project: Project) -> None:
     assert (project.worlds / "worlds/w/cases/notice.yaml").stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_from_stdin_is_held_to_its_lines_and_options_win(project: Project) -> None:
     def pipe(text: str, *words: str) -> subprocess.CompletedProcess[str]:
         command = [*EVALS, "case", "new", "w.piped", "--from", "-", *words, "--json"]

@@ -442,6 +442,7 @@ def _build(root: Path, files: dict[str, tuple[bytes, bool]], order: list[str], m
         return None
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(files=FILES, data=st.data())
 def test_the_digest_is_of_content_name_and_x_bit_only(files: dict[str, tuple[bytes, bool]], data: st.DataObject) -> None:

@@ -72,6 +72,7 @@ def test_many_at_once_in_any_order(books: Books) -> None:
     assert len(books.verdicts.of_bundles(["b"])) == 300
 
 
+@pytest.mark.slow
 def test_two_that_add_the_same_in_another_order_wait_for_no_deadlock(books: Books) -> None:
     """Postgres would end it after a second, and one of them begin again: seen by Postgres' own count."""
     query = sa.text("select pg_stat_clear_snapshot(), deadlocks from pg_stat_database where datname = current_database()")

@@ -77,6 +77,7 @@ def test_it_is_found_however_it_is_spelt(secret: str, name: str, around: tuple[s
     assert spelt.encode().strip(b"\"'") not in text and secret.encode() not in text
 
 
+@pytest.mark.slow
 @given(secret=secrets_of, before=st.binary(max_size=200), after=st.binary(max_size=100), name=st.sampled_from(sorted(BASE64)))
 def test_it_is_found_in_base64_wherever_it_stands(secret: str, before: bytes, after: bytes, name: str) -> None:
     found = Counter[str]()
@@ -88,6 +89,7 @@ def test_it_is_found_in_base64_wherever_it_stands(secret: str, before: bytes, af
         assert len(code) < 8 or code not in redacted.replace(b"\n", b"")
 
 
+@pytest.mark.slow
 @given(
     values=st.lists(secrets_of, min_size=1, max_size=3),
     pieces=st.lists(
@@ -130,6 +132,7 @@ def test_a_long_stream_gives_what_it_gives_as_a_whole_and_holds_little_of_it() -
     assert most <= 4096 + 2 * redactor.reach + 2 * len(line)
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=3000))
 def test_a_text_without_secrets_is_unchanged(data: bytes) -> None:
     values = {"K": KEY, "P": "correct horse battery staple"}
