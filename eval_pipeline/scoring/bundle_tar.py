@@ -21,6 +21,7 @@ CHUNK_BYTES = 1 << 18
 _LEVEL = 1
 """What is faster stores a quarter to a third more; a smaller window does, too, where an agent reads the same files again."""
 _WINDOW_MAX = 23
+_MAX_READS_AT_END = 100
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
@@ -65,16 +66,17 @@ def _archive(bundle: Path | BinaryIO) -> Generator[tarfile.TarFile]:
     with ExitStack() as opened:
         source = opened.enter_context(_File(bundle)) if isinstance(bundle, Path) else bundle
         head = source.read(len(_ZSTD))
-        stream: Any = _Begun(head, source)
+        stream: _Begun | _Unpacked = _Begun(head, source)
         if head == _ZSTD:
             stream = _Unpacked(stream)
         elif head.startswith(_GZIP):
             mode, size = "r|gz", tarfile.RECORDSIZE  # all that it holds comes out of it at once
         elif isinstance(source, _File) and source.seekable():
             source.seek(0)
-            mode, stream = "r:", source
+            mode = "r:"
         names: Any = {"encoding": "utf-8", "errors": "surrogateescape"}
-        yield opened.enter_context(tarfile.open(fileobj=stream, mode=mode, bufsize=size, **names))
+        tar: Any = source if mode == "r:" else _Ending(stream)
+        yield opened.enter_context(tarfile.open(fileobj=tar, mode=mode, bufsize=size, **names))
 
 
 class _File(io.FileIO):
@@ -117,3 +119,18 @@ class _Unpacked:
         except zstd.ZstdError as error:
             raise tarfile.ReadError(f"it can't be decompressed: {error}") from error
         return b""
+
+
+class _Ending:
+    """A stream that has an end: tarfile skips what a header claims step by step, however long nothing is there."""
+
+    def __init__(self, stream: _Begun | _Unpacked) -> None:
+        self._stream = stream
+        self._reads_at_end = 0
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        self._reads_at_end += not data
+        if self._reads_at_end > _MAX_READS_AT_END:
+            raise tarfile.ReadError("it ends before what a header claims")
+        return data

@@ -31,7 +31,6 @@ def databases(database_url: str) -> Generator[tuple[Database, Database]]:
         one.close()
 
 
-@pytest.mark.slow
 async def test_who_waits_goes_on_when_the_other_is_done(databases: tuple[Database, Database], tmp_path: Path) -> None:
     here, there = (LeaseLocks(BuildLeases(database, "env/app")) for database in databases)
     builders = [Builder(LocalBackend("i", tmp_path), "i", one) for one in (here, there)]

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import tarfile
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from eval_pipeline.domain.usage import Total, Usage, counts_from_event, usage_fr
 from eval_pipeline.runner import output
 from eval_pipeline.runner.output import TranscriptReader, read_output
 from eval_pipeline.runner.usage_lines import counts_from_line
+from eval_pipeline.scoring.bundle_tar import bundle_members
 
 USAGE = b'{"type": "usage", "model": "m", "input_uncached": 7, "output": 3}'
 LINES = [
@@ -337,3 +339,20 @@ def test_hostile_headers(tmp_path: Path, content: bytes) -> None:
     except (tarfile.TarError, OSError, TypeError):  # the last when it ends within the header of gzip
         return
     assert found.result.status is None
+
+
+class Counted(io.BytesIO):
+    reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.reads += 1
+        return super().read(size)
+
+
+@pytest.mark.parametrize("packed", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_what_a_header_claims_is_not_looked_for_beyond_the_end(packed: Callable[[bytes], bytes]) -> None:
+    """In steps of some KiB, 8 GiB would take seconds."""
+    bundle = Counted(packed(raw_tar(name=b"out/result.json", size=b"77777777777\0")))
+    with pytest.raises(tarfile.ReadError, match="ends before"):
+        list(bundle_members(bundle))
+    assert bundle.reads < 1000
