@@ -23,7 +23,7 @@ def archive(settings: Settings, name: str, dry_run: bool, as_json: bool) -> None
         row = records.ledger.experiment(name)
         tally = records.views.tallies(row.id)[row.id]
         status = status_of(row, tally)
-        free = status not in ("running", "open")
+        free = status not in ("running", "cancelling", "open")
         if not free or not (not records.leases.engines_of(row.id) if dry_run else records.ledger.archive(row.id)):
             raise SpecError(
                 f"{row.id} is {status}: {tally.n_done} of {row.n_cells} cells have a valid result",

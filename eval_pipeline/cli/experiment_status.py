@@ -145,7 +145,9 @@ def _show(data: dict[str, Any]) -> None:
     cells = "" if data["budget_cells"] is None else f"; {data['begun_cells']} cells begun of {data['budget_cells']}"
     wall = "" if data["budget_wall_s"] is None else f" of {duration(data['budget_wall_s'])}"
     click.echo(f"worked on for {duration(data['worked_s'])}{wall}{cells}; created by {shown(data['created_by'])}")
-    if data["engines"]:
+    if data["status"] == "cancelling":
+        click.echo("its engine ends what runs, within seconds")
+    elif data["engines"]:
         click.echo(f"about {duration(data['eta_s'])} left" if data["eta_s"] else "no telling yet how long it takes")
     if data["n_unsafe"]:
         click.echo(unsafe_line(data["n_unsafe"]))

@@ -30,7 +30,9 @@ def command(settings: Settings, name: str, form: str | None, output: Path | None
     from eval_pipeline.store.records import read_records
 
     ending = output.suffix.removeprefix(".") if output is not None else None
-    chosen = form or (ending if ending in FORMATS else "csv")
+    if form is None and ending and ending not in FORMATS:
+        raise SpecError(f"{output} does not end in {', '.join(FORMATS)}", hint="say what to write: --format csv")
+    chosen = form or ending or "csv"
     if output is None and chosen == "parquet" and (as_json or sys.stdout.isatty()):
         raise SpecError("parquet is no text", hint="name a file: --output FILE")
     with read_records(settings) as records:

@@ -47,9 +47,9 @@ def duration(seconds: float) -> str:
 
 
 def status_of(row: ExperimentRow, tally: Tally) -> str:
-    """running, done, cancelled, failed (some cells have no attempts left) or open (nobody works on it)."""
+    """running, cancelling, done, cancelled, failed (some cells have no attempts left) or open (nobody works on it)."""
     if tally.working:
-        return "running"
+        return "running" if row.cancel_requested_at is None else "cancelling"
     if tally.n_done == row.n_cells:
         return "done"
     if row.cancel_requested_at is not None:

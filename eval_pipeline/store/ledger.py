@@ -13,7 +13,7 @@ from eval_pipeline.domain.budget import UNPRICED, SandboxTerms
 from eval_pipeline.domain.cell import AttemptResult, CellState, Outcome
 from eval_pipeline.domain.lock import RunLock, ScoreLock
 from eval_pipeline.domain.world import MadeWith
-from eval_pipeline.errors import FenceLost, NotFound
+from eval_pipeline.errors import FenceLost
 from eval_pipeline.store import scorings, steps
 from eval_pipeline.store.database import Database, storable
 from eval_pipeline.store.holding import fence_lost, hold, open_attempts, reserve, take
@@ -23,6 +23,7 @@ from eval_pipeline.store.rows import (
     ExperimentRow,
     OpenAttempt,
     Stopping,
+    no_experiment,
     read_experiment,
     read_snapshot,
 )
@@ -103,10 +104,7 @@ class Ledger:
         rows = named or (found if len(found) == 1 or any(row.id == name for row in found) else [])
         exact = [row for row in rows if row.id == name]
         if not rows:
-            known = ", ".join(row.id for row in self.experiments()[:10])
-            raise NotFound(
-                f"there is no experiment {name!r}", hint=f"known: {known or 'none; start one with `evals experiment run`'}"
-            )
+            raise no_experiment(name, [row.name for row in self.experiments()])
         return (exact or rows)[0]
 
     def experiments(self, *, archived: bool = False) -> list[ExperimentRow]:

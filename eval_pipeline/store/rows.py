@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -12,6 +14,7 @@ import sqlalchemy as sa
 from eval_pipeline.domain.handover import Handover
 from eval_pipeline.domain.lock import RunLock, ScoreLock
 from eval_pipeline.domain.world import SnapshotManifest
+from eval_pipeline.errors import NotFound
 from eval_pipeline.store.artifacts import Artifact
 from eval_pipeline.store.snapshots import Snapshot
 
@@ -122,3 +125,12 @@ def read_experiment(row: sa.RowMapping) -> ExperimentRow:
         budget_wall_s=row["budget_wall_s"],
         begun_cells=row["begun_cells"],
     )
+
+
+def no_experiment(name: str, known: Sequence[str]) -> NotFound:
+    """known: the names there are, newest first. A research leaves dozens, so one that is nearly meant stands alone."""
+    if close := difflib.get_close_matches(name, known, 1):
+        hint = f"did you mean {close[0]!r}?"
+    else:
+        hint = f"known: {', '.join(list(dict.fromkeys(known))[:10]) or 'none; start one with `evals experiment run`'}"
+    return NotFound(f"there is no experiment {name!r}", hint=hint)

@@ -44,6 +44,16 @@ def accuracy(name: str) -> float:
     return log["results"]["scores"][0]["metrics"]["accuracy"]["value"]
 
 
+def test_an_export_is_never_written_under_another_formats_name(say: Say, tmp_path: Path) -> None:
+    say("import", "inspect", *SUMS, "--json")
+    refused = CliRunner().invoke(cli, ["export", "sums", "--output", str(tmp_path / "sums.xlsx")], standalone_mode=False)
+    assert isinstance(refused.exception, SpecError) and "does not end in parquet, csv, json" in str(refused.exception)
+    assert list(tmp_path.glob("*.xlsx")) == []
+    for name, more in (("sums.csv", []), ("sums", []), ("sums.txt", ["--format", "csv"])):
+        say("export", "sums", "--output", str(tmp_path / name), *more)
+        assert pd.read_csv(tmp_path / name).shape[0] == 24
+
+
 def test_a_log_is_imported_and_read_by_the_same_verbs(say: Say, tmp_path: Path) -> None:
     first = data(say("import", "inspect", *SUMS, "--json"))
     again = data(say("import", "inspect", *SUMS, "--json"))

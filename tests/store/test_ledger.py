@@ -72,7 +72,16 @@ def test_names_mean_the_newest_and_ids_mean_themselves(books: Books) -> None:
     assert books.ledger.experiment(old.experiment_id).id == old.experiment_id
     with pytest.raises(NotFound, match="no experiment 'y'") as caught:
         books.ledger.experiment("y")
-    assert old.experiment_id in (caught.value.hint or "")
+    assert caught.value.hint == "known: x"
+
+
+def test_a_name_that_is_nearly_one_is_told_which(books: Books) -> None:
+    books.experiment(name="weekly")
+    for n in range(12):
+        books.experiment(name=f"climb-s{n}")
+    with pytest.raises(NotFound) as caught:
+        books.ledger.experiment("wekly")
+    assert caught.value.hint == "did you mean 'weekly'?"
 
 
 def test_resumable_is_the_newest_of_the_same_file_wherever_its_refs_went(books: Books) -> None:
