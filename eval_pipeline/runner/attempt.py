@@ -256,8 +256,7 @@ class Attempt:
 
     def _spent(self, seen: Measured | None, claimed: Sequence[Usage]) -> dict[str, Any]:
         at_most_usd, day = believed_usd(self.context.experiment, self.case.limits), self._day
-        could_ask = bool(self.arm.manifest.egress)
-        return spent(seen, claimed, self.context.prices, day, could_ask=could_ask, at_most_usd=at_most_usd)
+        return spent(seen, claimed, self.context.prices, day, may_use_none=False, at_most_usd=at_most_usd)
 
     def _record(self, seen: Measured | None, claimed: Sequence[Usage]) -> dict[str, Any]:
         at_most_usd = believed_usd(self.context.experiment, self.case.limits)

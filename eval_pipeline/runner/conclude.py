@@ -37,7 +37,7 @@ async def while_store_is_away(what: str, work: Callable[[], Awaitable[Result]]) 
 
 
 def concluded(experiment: ExperimentRow, key: CellKey, prices: PriceBook, end: Handover, left: Persisted) -> AttemptResult:
-    seen, could_ask = end.measured, bool(experiment.run.arm(key.arm).manifest.egress)
+    seen = end.measured
     usages, calls = (left.usages, left.calls) if seen is None else (list(seen.usages), seen.calls)
     limits = experiment.run.case(key.case_name).limits
     at_most_usd = believed_usd(experiment, limits)
@@ -50,6 +50,7 @@ def concluded(experiment: ExperimentRow, key: CellKey, prices: PriceBook, end: H
         service=end.service,
         provider_faults=[] if seen is None or seen.last_fault is None else [seen.last_fault],
     )
+    may_use_none = decision.outcome is Outcome.OK and not experiment.run.arm(key.arm).manifest.egress
     return AttemptResult(
         outcome=decision.outcome,
         error=decision.error,
@@ -58,7 +59,7 @@ def concluded(experiment: ExperimentRow, key: CellKey, prices: PriceBook, end: H
         latency_s=end.elapsed_s,
         verdicts=left.verdicts,
         evidence={**end.evidence, **left.evidence, **record(seen, left.usages, prices, end.day, at_most_usd=at_most_usd)},
-        **spent(seen, left.usages, prices, end.day, could_ask=could_ask, at_most_usd=at_most_usd),
+        **spent(seen, left.usages, prices, end.day, may_use_none=may_use_none, at_most_usd=at_most_usd),
     )
 
 

@@ -55,14 +55,16 @@ def believed_usd(experiment: ExperimentRow, limits: Limits) -> Decimal:
 
 
 def spent(
-    seen: Measured | None, claimed: Sequence[Usage], prices: PriceBook, day: date, *, could_ask: bool, at_most_usd: Decimal
+    seen: Measured | None, claimed: Sequence[Usage], prices: PriceBook, day: date, *, may_use_none: bool, at_most_usd: Decimal
 ) -> dict[str, Any]:
-    """For an attempt's record. claimed: by the agent's transcript; of one that reports nothing it is unknown, unless it could reach nobody.
+    """For an attempt's record. claimed: by the agent's transcript.
 
+    may_use_none: an agent that reports nothing has used nothing: it could reach nobody, and came to an end of its own with an answer.
+    Of any other it is unknown: it may have ended before it told.
     at_most_usd: what is believed of the transcript; a cost above it is not known, so what was held for the attempt stays held.
     """
     usages = list(claimed) if seen is None else list(seen.usages)
-    known = seen.unmeasured == 0 if seen is not None else bool(usages) or not could_ask
+    known = seen.unmeasured == 0 if seen is not None else bool(usages) or may_use_none
     cost = prices.cost(usages, day) if known else None
     return {
         "usage": [usage.model_dump() for usage in usages],

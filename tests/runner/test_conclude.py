@@ -7,6 +7,8 @@ from decimal import Decimal
 
 import pytest
 from support.ledgers import Books, keys
+from support.locks import MANIFEST, locked_arm, run_lock, score_lock
+from support.tables import experiment_row
 
 from eval_pipeline.domain.cell import AttemptResult
 from eval_pipeline.domain.handover import Handover, Measured
@@ -25,6 +27,18 @@ PRICES = PriceBook.from_rows(
     [ROW | dict.fromkeys(["input_uncached", "cache_read", "cache_write_5m", "cache_write_1h"], "0")], "p"
 )
 MILLION = 10**6
+END = Handover(
+    exit_code=0,
+    elapsed_s=1.0,
+    stop=None,
+    faults=[],
+    limits=[],
+    service=None,
+    state_before=None,
+    day=DAY,
+    evidence={},
+    measured=None,
+)
 
 
 def after(books: Books, output: int, *, budget_usd: str | None, measured: bool = False) -> tuple[AttemptResult, Decimal, Decimal]:
@@ -32,18 +46,7 @@ def after(books: Books, output: int, *, budget_usd: str | None, measured: bool =
     run = books.experiment(1, budget_usd=budget_usd)
     usage = Usage(model="m", output=output)
     seen = Measured(usages=[usage], calls=1, unmeasured=0, retried=0, n_faults=0, faults=[], stop=None)
-    end = Handover(
-        exit_code=0,
-        elapsed_s=1.0,
-        stop=None,
-        faults=[],
-        limits=[],
-        service=None,
-        state_before=None,
-        day=DAY,
-        evidence={},
-        measured=seen if measured else None,
-    )
+    end = END.model_copy(update={"measured": seen if measured else None})
     left = Persisted(bundle="0" * 64, result=AgentResult(status="ok", answer="x"), usages=[usage], calls=1, evidence={})
     key = keys(run)[0]
     result = concluded(books.ledger.experiment(run.experiment_id), CellKey.parse(key), PRICES, end, left)
@@ -85,3 +88,15 @@ def test_a_count_that_is_none_is_a_bad_line(count: str) -> None:
     reader = TranscriptReader()
     reader.feed(f'{{"type":"usage","model":"m","output":{count}}}\n'.encode())
     assert (reader.usages, reader.bad_lines) == ([], 1)
+
+
+@pytest.mark.parametrize("status", ["ok", "refusal", "error", None])
+@pytest.mark.parametrize("egress", [(), ("models.example:443",)])
+def test_an_agent_that_reported_nothing_used_nothing_only_if_it_answered_and_could_reach_nobody(
+    status: str | None, egress: tuple[str, ...]
+) -> None:
+    run = run_lock(arms=[locked_arm(manifest=MANIFEST.model_copy(update={"egress": egress}))])
+    left = Persisted(bundle="0" * 64, result=AgentResult(status=status), usages=[], calls=0, evidence={})
+    (key,) = run.cell_keys()
+    result = concluded(experiment_row(run, score_lock(run)), key, PRICES, END, left)
+    assert result.cost_usd == (0 if status == "ok" and not egress else None)
