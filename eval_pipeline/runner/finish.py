@@ -10,6 +10,7 @@ from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.usage import Usage
 from eval_pipeline.domain.verdict import VerdictRow
 from eval_pipeline.runner.judges import JudgeReport, ask_judge
+from eval_pipeline.runner.repricing import settle_unpriced
 from eval_pipeline.runner.services import Services
 from eval_pipeline.scoring.verdicts import compared_state, questions
 from eval_pipeline.store.cell_views import AttemptView
@@ -59,6 +60,7 @@ def _worth_asking(verdict: VerdictRow | None) -> bool:
 
 async def judge_missing(services: Services, experiment: ExperimentRow, *, ask: bool = True, again: bool = False) -> JudgeReport:
     """Answer the checks that are open, then, if wanted, ask the judge. again: also what it was asked in vain before."""
+    await asyncio.to_thread(settle_unpriced, services.records.database, experiment)
     open_cells = await asyncio.to_thread(unjudged, services.records, experiment)
     if open_cells:
         await services.restore_worlds(experiment, list(open_cells))

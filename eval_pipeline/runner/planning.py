@@ -14,9 +14,11 @@ from eval_pipeline.domain.lock import RunLock
 from eval_pipeline.errors import SpecError
 from eval_pipeline.runner.estimate import ModelEstimate, SandboxEstimate, estimate, estimate_models
 from eval_pipeline.runner.models import not_measured
+from eval_pipeline.runner.repricing import settle_unpriced
 from eval_pipeline.runner.room import money_room, refuse_hopeless, refuse_unheld, reservations
 from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.scoring.judge_votes import judge_version
+from eval_pipeline.scoring.price_library import unpriced_in
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.scoring.sandbox_prices import SandboxRates
 from eval_pipeline.specs import git
@@ -195,6 +197,7 @@ def commit(locked: Locked, planned: Plan, records: Records, by: str | None = Non
     )
     if planned.adopted:
         records.reuse.adopt(planned.run.experiment_id)
+    settle_unpriced(records.database, records.ledger.experiment(planned.run.experiment_id))
     return records.ledger.experiment(planned.run.experiment_id)
 
 
@@ -234,10 +237,14 @@ def _notes(locked: Locked, n_cases_with_judge: int) -> list[str]:
             f'{n_cases_with_judge} case{" has" if n_cases_with_judge == 1 else "s have"} criteria that need a judge, and the experiment names none: these stay "not judged"'
             " and their scores null"
         )
-    if n_cases_with_judge and judge is not None:
-        book = PriceBook.from_rows(locked.score.prices, "prices")
-        if book.row(judge.model_name, datetime.now(UTC).date()) is None:
-            notes.append(f"the judge's model {judge.model_name} has no price: what it costs is unknown and no part of the budget")
+    book, today = PriceBook.from_rows(locked.score.prices, "prices"), datetime.now(UTC).date()
+    for arm in locked.run.arms:
+        if unpriced := unpriced_in(arm.config, book, today):
+            notes.append(
+                f"arm {arm.name!r}: no price for {', '.join(unpriced)}: what its cells cost will be null until prices.yaml has one"
+            )
+    if n_cases_with_judge and judge is not None and book.row(judge.model_name, today) is None:
+        notes.append(f"the judge's model {judge.model_name} has no price: what it costs is unknown and no part of the budget")
     if locked.run.backend == "modal":
         notes.append(
             f"not held on modal: {', '.join(modal_plan.MISSING)}; `evals doctor --backend modal` says what that means for each"

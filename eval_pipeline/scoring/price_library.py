@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
 from decimal import Decimal
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
@@ -26,13 +27,26 @@ _NAMES = {
 
 def names_in(config: Mapping[str, Any]) -> set[str]:
     """What stands below a key that speaks of a model, as it is and without a provider before it (`openai:gpt-5`)."""
-    found: set[str] = set()
+    return {name for _, text in _named(config) for name in _spellings(text)}
+
+
+def unpriced_in(config: Mapping[str, Any], prices: PriceBook, day: date) -> list[str]:
+    """The models of it that have no price on that day. A key that ends with `model` names one; `model_region` only may."""
+    named = [text for key, text in _named(config) if key.lower().removesuffix("s").endswith("model")]
+    return [text for text in dict.fromkeys(named) if not any(prices.row(name, day) for name in _spellings(text))]
+
+
+def _named(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Texts below a key that speaks of a model, with that key."""
     for key, value in config.items():
         if "model" in key.lower():
-            found |= {name for text in _texts(value) for name in (text, re.split("[:/]", text)[-1])}
+            yield from ((key, text) for text in _texts(value))
         elif isinstance(value, Mapping):
-            found |= names_in(cast(Mapping[str, Any], value))
-    return found
+            yield from _named(cast(Mapping[str, Any], value))
+
+
+def _spellings(text: str) -> tuple[str, str]:
+    return text, re.split("[:/]", text)[-1]
 
 
 def _texts(value: Any) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.judged import CALL_USD, JudgedRuns, judged, judged_runs
+from support.judged import CALL_USD, PRICE, JudgedRuns, judged, judged_runs
 from support.loopback_judge import (
     LoopbackJudge,
     Read,
@@ -267,6 +267,12 @@ def test_an_unknown_price_is_no_price_of_zero(runs: JudgedRuns, judge: LoopbackJ
     runs.judge(experiment)
     spend = runs.records.judge_calls.spend(experiment.id)[runs.table(experiment)[0].view.key]
     assert (spend.n_calls, spend.n_unpriced, spend.cost_usd) == (1, 1, 0)
+    runs.records.scorings.set(experiment.id, experiment.score.model_copy(update={"prices": [PRICE]}))
+    for _ in range(2):
+        runs.judge(experiment)
+        spend = runs.records.judge_calls.spend(experiment.id)[runs.table(experiment)[0].view.key]
+        assert (spend.n_calls, spend.n_unpriced, spend.cost_usd) == (1, 0, CALL_USD)
+        assert (runs.committed_usd(experiment), len(judge.requests)) == (CALL_USD, 1)
 
 
 def test_cost_and_latency_of_the_judge_stand_apart(runs: JudgedRuns, judge: LoopbackJudge) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.boards import PRICE
 from support.ledgers import HERE, Books, keys
 from support.locks import MANIFEST, criterion, locked_arm, locked_case, run_lock, score_lock
 
@@ -270,3 +271,22 @@ def test_under_a_monthly_cap_every_cell_that_can_call_a_model_must_say_what_it_m
     assert "`limits: {cost_usd: 0.5}`" in (caught.value.hint or "")
     make(records, locked([limited], [reaches]))
     make(records, locked([free]), fresh=True)
+
+
+def test_an_arm_whose_model_has_no_price_is_told(records: Records) -> None:
+    arms = [locked_arm("steady"), locked_arm("unpriced", config={"model": "mystery-9"})]
+    said = "arm 'unpriced': no price for mystery-9: what its cells cost will be null until prices.yaml has one"
+    assert [note for note in plan(locked(arms=arms), records, vault(records, {}), fresh=False).notes if "price" in note] == [said]
+
+
+def test_a_run_after_a_price_came_has_the_money_again_that_was_held_without_it(books: Books, records: Records) -> None:
+    cases = [locked_case(name, limits=Limits(cost_usd=0.5)) for name in "cd"]
+    experiment = locked(cases, budget_usd=0.6)
+    make(records, experiment)
+    (claim,) = books.ledger.claim(books.engine(), keys(experiment.run)[:1], HERE.place)
+    usage = [{"model": "m", "output": 1000}]
+    books.finish(claim, books.begin(claim, reserve_usd="0.5"), usage=usage, usage_source="self-reported")
+    assert no_room(records, records.ledger.experiment("x"), None) is not None
+    make(records, replace(experiment, score=score_lock(experiment.run, prices=[PRICE])))
+    assert no_room(records, records.ledger.experiment("x"), None) is None
+    assert books.committed_usd(experiment.run) == Decimal("0.01")

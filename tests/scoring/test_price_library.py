@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval_pipeline.domain.usage import Usage
-from eval_pipeline.scoring.price_library import names_in, with_list_prices
+from eval_pipeline.scoring.price_library import names_in, unpriced_in, with_list_prices
 from eval_pipeline.scoring.prices import TOKEN_CLASSES, PriceBook
 
 MODELS = [("openai", "gpt-4o"), ("openai", "gpt-5"), ("anthropic", "claude-haiku-4-5-20251001"), ("anthropic", "claude-opus-4-6")]
@@ -72,3 +72,10 @@ def test_models_are_looked_for_where_a_config_speaks_of_them() -> None:
         "top_k": 3,
     }
     assert names_in(config) == {"openai:gpt-5", "gpt-5", "claude-x", "a", "c/d", "d"}
+
+
+def test_models_of_a_config_without_a_price() -> None:
+    prices = with_list_prices(PriceBook(()), ["gpt-4o"])
+    config = {"model": "mystery-9", "judge": {"small_models": ["openai:gpt-4o", "other"]}, "model_region": "eu", "k": "x"}
+    assert unpriced_in(config, prices, date(2026, 6, 1)) == ["mystery-9", "other"]
+    assert unpriced_in({"top_k": 4}, prices, date(2026, 6, 1)) == []
