@@ -49,6 +49,7 @@ def arm_row(name: str, cells: Sequence[ScoredCell], summary: ArmSummary, trials:
         n_agent_failed=sum(cell.status in ZERO for cell in cells),
         n_discarded=sum(attempt.discarded is not None for cell in cells for attempt in cell.view.attempts),
         n_unpriced=sum(cell.cost_usd is None for cell in valid),
+        cost_unknown=list(dict.fromkeys(cell.cost_unknown for cell in valid if cell.cost_unknown is not None)),
         cost_usd_mean=money.a_case.value,
         sandbox_usd_mean=mean_over_cases(cells, measures.sandbox_usd),
         latency_p50_s=latency.p50.value,

@@ -77,7 +77,8 @@ class ArmRow:
     latency_above: quantiles that lie above the longest time limit. n_not_judged: valid cells without a score.
     coverage: share of the planned cells that have a score.
     failures: cells by kind of failure, each kind apart; n_agent_failed: those that count as zero. rates: of the cells that ended.
-    discard_reasons: that were given for discarded results, each once.
+    discard_reasons: that were given for discarded results, each once. n_unpriced: valid cells of unknown cost; cost_unknown: why,
+    each reason once.
     stand_in: the arm's model is the stand-in, so its numbers say nothing about a real model.
     """
 
@@ -96,6 +97,7 @@ class ArmRow:
     n_agent_failed: int
     n_discarded: int
     n_unpriced: int
+    cost_unknown: list[str]
     cost_usd_mean: float | None
     sandbox_usd_mean: float | None
     latency_p50_s: float | None

@@ -151,6 +151,7 @@ def _of_means(first: ArmRow) -> list[tuple[str, Callable[[ArmRow], str]]]:
         ("USD/case", lambda a: _paid(a.money.a_case)),
         ("USD/case, cold cache", lambda a: usd(a.money.cold)),
         ("USD/solved case", lambda a: solved(a) if a.money.a_solved.value is None else _paid(a.money.a_solved)),
+        ("cells of unknown cost", lambda a: str(a.n_unpriced)),
         ("USD/case, sandbox", lambda a: usd(a.sandbox_usd_mean)),
         ("input from caches", lambda a: rate(a.money.cache_share)),
         ("p50 s", lambda a: _timed(a.latency.p50, above="p50" in a.latency_above)),
@@ -184,12 +185,20 @@ def standing(board: Leaderboard) -> list[str]:
     lines = [
         f"policy {board.policy}; {board.coverage:.1%} of {board.n_cells} cells have a score, {board.n_common_cases} of {board.n_cases} cases in every arm",
         *_origin(board),
+        *_unpriced(board),
     ]
     lines += [f"provisional: {reason}" for reason in board.reasons]
     if board.unranked:
         others = [reason for reason in board.unranked if reason not in board.reasons]
         lines.append(f"no ranks: {'; '.join(others) or 'for what makes it provisional'}")
     return lines
+
+
+def _unpriced(board: Leaderboard) -> list[str]:
+    """Of an import its reader says it, with what is known of its files."""
+    arms = [arm for arm in board.arms if arm.n_unpriced and board.imported is None]
+    told = "; ".join(f"{arm.arm} {arm.n_unpriced} ({'; '.join(arm.cost_unknown)})" for arm in arms)
+    return [f"cells of unknown cost, in no mean and no sum: {told}"] if arms else []
 
 
 def _origin(board: Leaderboard) -> list[str]:

@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from eval_pipeline.analysis.board import ArmRow
+from eval_pipeline.analysis.cell_cost import source_in_words
 from eval_pipeline.domain.world_diff import printable
 
 _TEMPLATES = Path(__file__).with_name("templates")
@@ -115,6 +116,7 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "signed": signed,
     "usd": usd,
+    "cost_source": source_in_words,
     "percent": percent,
     "rank": rank,
     "p_value": p_value,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
+from eval_pipeline.analysis.cell_cost import cost_of, why_unknown
 from eval_pipeline.analysis.human import HUMAN_VERSION
 from eval_pipeline.analysis.origin import Origin, origins
 from eval_pipeline.analysis.stat_scores import CriterionVerdict, cell_value, critical_ok, pass_cell, score_cell, score_groups
@@ -59,6 +60,7 @@ class ScoredCell:
     n_satisfied, n_unsatisfied: of the criteria that were decided; a tie is neither. judge_cost_usd: of all calls of judges about the
     cell that this experiment paid for; None when that of one is unknown, or nobody looked.
     groups: the score by each group's criteria alone, by the same policy. censored: the latency is the time limit, not a measurement.
+    cost_unknown: why a valid cell has no cost_usd, in words.
     untold: columns of tokens that usages count as 0 and nobody told; of imported cells alone.
     """
 
@@ -93,12 +95,18 @@ class ScoredCell:
     counted: AttemptView | None
     view: CellView
     origin: Origin
+    cost_unknown: str | None = None
     untold: frozenset[str] = frozenset()
 
     @property
     def usage_source(self) -> str | None:
         """Who says what the counted attempt used: `measured` by the model gateway, or `self-reported` by the agent."""
         return self.counted.usage_source if self.counted else None
+
+    @property
+    def lacks_verdicts_as_refusal(self) -> bool:
+        """Then it counts 0, where any other cell has no score."""
+        return self.status == Outcome.REFUSAL and any(row.verdict is None for row in self.criteria)
 
     @property
     def n_by_hand(self) -> int:
@@ -192,7 +200,7 @@ def _scored(
     known = score is not None
     attempts = cell.attempts
     usages = [Usage.model_validate(usage) for usage in cell.counted.usage] if cell.counted else []
-    cost = _cost(cell.counted, usages, prices)
+    cost = cost_of(cell.counted, usages, prices)
     return ScoredCell(
         key=key,
         state=cell.state,
@@ -208,7 +216,7 @@ def _scored(
         n_satisfied=sum(one.satisfied is True for one in decided),
         n_unsatisfied=sum(one.satisfied is False for one in decided),
         cost_usd=cost,
-        cold_cost_usd=_cost(cell.counted, [_cold(usage) for usage in usages], prices) if usages and cost is not None else None,
+        cold_cost_usd=cost_of(cell.counted, [_cold(usage) for usage in usages], prices) if usages and cost is not None else None,
         cost_over_usd=cost_over_usd(experiment.run.case(key.case_name).limits, cost),
         spent_usd=sum((one.cost_usd for one in attempts if one.cost_usd is not None), Decimal(0)),
         sandbox_s=cell.counted.sandbox_s if cell.counted else None,
@@ -225,6 +233,7 @@ def _scored(
         counted=cell.counted,
         view=cell,
         origin=origin(key),
+        cost_unknown=None if cell.counted is None or cost is not None else why_unknown(cell.counted, usages, prices),
     )
 
 
@@ -274,13 +283,6 @@ def _groups(status: str, case: ScoredCase, decided: list[CriterionVerdict], poli
     """None: not decided, or a group that can only take points away."""
     found = score_groups(decided, [criterion.group for criterion in case.rubric.criteria], policy)
     return {name: None if group.lower is None else cell_value(status, group.score) for name, group in found.items()}
-
-
-def _cost(counted: AttemptView | None, usages: list[Usage], prices: PriceBook) -> Decimal | None:
-    """Priced again from the stored usage, so that new prices need no new run. With calls of unknown usage it is unknown."""
-    if counted is None or counted.evidence.get("models", {}).get("unmeasured"):
-        return None
-    return prices.cost(usages, counted.created_at.date()) if usages else counted.cost_usd
 
 
 def _judge_cost(spent: JudgeSpend | None) -> Decimal | None:

@@ -64,6 +64,7 @@ def cell_data(settings: Settings, key: str) -> Shown:
         "passed": cell.passed,
         "answer": answer,
         "cost_usd": cell.cost_usd,
+        "cost_unknown": cell.cost_unknown,
         "cost_over_usd": cell.cost_over_usd,
         "sandbox_cost_usd": cell.sandbox_cost_usd,
         "sandbox_s": cell.sandbox_s,
@@ -98,11 +99,13 @@ def first_line(text: str | None) -> str | None:
 
 
 def show_cell(found: Shown) -> None:
+    from eval_pipeline.analysis.cell_cost import source_in_words
+
     cell, answer, judged = found.cell, found.answer, found.judged
     cost = None if cell.cost_usd is None else f"{cell.cost_usd:.6f}"
     click.echo(f"{cell.key}\n{cell.state}, {cell.view.outcome or 'no outcome yet'}; score {shown(cell.score)}", nl=False)
     click.echo(f" (between {shown(cell.lower)} and {shown(cell.upper)})" if cell.score is None else "", nl=False)
-    click.echo(f", {shown(cost)} USD ({cell.usage_source or 'no usage'}), {shown(cell.latency_s)} s")
+    click.echo(f", {shown(cost)} USD ({harmless(source_in_words(cell))}), {shown(cell.latency_s)} s")
     click.echo(_sandbox_line(cell))
     if len(cell.view.attempts) > 1:
         unknown = f"; of unknown cost: {cell.n_overhead_unknown}" if cell.n_overhead_unknown else ""
@@ -111,6 +114,8 @@ def show_cell(found: Shown) -> None:
         click.echo(f"{cell.cost_over_usd:.6f} USD above its limit")
     if cell.failures:
         click.echo(f"failed: {', '.join(cell.failures)}")
+    if cell.lacks_verdicts_as_refusal:
+        click.echo("a refusal counts its own score where every criterion has a verdict; this one lacks some, so it counts 0")
     if cell.view.adopted_from is not None:
         gone = f", discarded there since: {harmless(cell.counted.discarded)}" if cell.counted and cell.counted.discarded else ""
         click.echo(f"adopted: the result is that of {cell.view.adopted_from}, which ran the same{gone}")

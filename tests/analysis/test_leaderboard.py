@@ -11,6 +11,7 @@ import pytest
 from support.locks import criterion, locked_arm, locked_case, run_lock, score_lock
 from support.tables import attempt, cell_view, experiment_row, verdicts_of
 
+from eval_pipeline.analysis.board_text import detail_grid, standing
 from eval_pipeline.analysis.leaderboard import Leaderboard, leaderboard
 from eval_pipeline.analysis.tables import scored_table
 from eval_pipeline.domain.case import Limits
@@ -115,6 +116,9 @@ def test_costs_are_means_over_cases_of_what_is_known() -> None:
     assert arm.cost_usd_mean == pytest.approx((0.2 + 1) / 2)
     assert arm.n_unpriced == 1
     assert made.spent_usd == pytest.approx(1.4)
+    assert "cells of unknown cost, in no mean and no sum: x 1 (its agent reported no usage)" in standing(made)
+    assert next(row for row in detail_grid(made).rows if row[0] == "cells of unknown cost") == ["cells of unknown cost", "1"]
+    assert not any("unknown cost" in line for line in standing(board({"c/x/0": ok(1, 1, cost_usd=Decimal(1))})))
 
 
 def test_spend_includes_what_failed_and_what_was_discarded() -> None:

@@ -11,6 +11,7 @@ import pytest
 from support.locks import criterion, locked_arm, locked_case, run_lock, score_lock
 from support.tables import attempt, cell_view, experiment_row, verdicts_of
 
+from eval_pipeline.analysis.cell_cost import source_in_words
 from eval_pipeline.analysis.frame import flat_row
 from eval_pipeline.analysis.tables import ScoredCell, scored_table
 from eval_pipeline.domain.case import Limits
@@ -246,3 +247,33 @@ def test_groups_have_scores_of_their_own() -> None:
     assert scored(attempt(), said=said, criteria=rubric, policy="raw").groups["law"] == pytest.approx(-1 / 3)
     assert scored(attempt(), said=said | {"lease": None}, criteria=rubric).groups["facts"] is None
     assert scored(attempt(outcome="agent_error"), criteria=rubric).groups == {"facts": 0.0, "law": 0.0, "style": None}
+
+
+@pytest.mark.parametrize(
+    "more, why",
+    [
+        ({"usage": []}, "its agent reported no usage"),
+        ({"usage": [USAGE, {"model": "mystery-9", "output": 1}]}, "no price for mystery-9 on 2026-06-01"),
+        ({"usage": [USAGE], "evidence": {"models": {"unmeasured": 2}}}, "calls that the model gateway could not measure: 2"),
+    ],
+)
+def test_a_cost_that_is_not_known_says_why(more: dict[str, Any], why: str) -> None:
+    row = scored(attempt(usage_source="self-reported", **more), prices=[PRICE])
+    assert (row.cost_usd, row.cost_unknown, source_in_words(row)) == (None, why, why)
+
+
+def test_a_cost_that_is_known_says_who_told() -> None:
+    row = scored(attempt(usage_source="self-reported", usage=[USAGE]), prices=[PRICE])
+    assert (row.cost_unknown, source_in_words(row)) == (None, "self-reported")
+    nothing = scored(attempt(usage_source="self-reported", cost_usd=Decimal(0)))
+    assert source_in_words(nothing) == "its agent reported no call, and could reach nobody"
+    assert scored(attempt(1, "infra_failure"), state="failed").cost_unknown is None
+
+
+def test_a_refusal_counts_its_score_only_with_every_verdict() -> None:
+    whole = scored(attempt(outcome="refusal"), said={"lease": 1, "reasons": 0, "invented": 0})
+    assert (whole.score, whole.lacks_verdicts_as_refusal) == (0.4, False)
+    lacking = scored(attempt(outcome="refusal"), said={"lease": 1, "reasons": None, "invented": 0})
+    assert (lacking.score, lacking.lower, lacking.upper, lacking.lacks_verdicts_as_refusal) == (0.0, 0.0, 0.0, True)
+    answered = scored(attempt(), said={"lease": 1, "reasons": None, "invented": 0})
+    assert (answered.score, answered.lacks_verdicts_as_refusal) == (None, False)
