@@ -11,7 +11,7 @@ from eval_pipeline.analysis.cell_cost import cost_of, why_unknown
 from eval_pipeline.analysis.human import HUMAN_VERSION
 from eval_pipeline.analysis.origin import Origin, origins
 from eval_pipeline.analysis.stat_scores import CriterionVerdict, cell_value, critical_ok, pass_cell, score_cell, score_groups
-from eval_pipeline.domain.budget import cost_over_usd
+from eval_pipeline.domain.budget import cost_over_usd, plausible_usd, reservation_usd
 from eval_pipeline.domain.cell import CellState, Outcome
 from eval_pipeline.domain.failure import Failure, failure_of
 from eval_pipeline.domain.ids import CellKey
@@ -200,7 +200,10 @@ def _scored(
     known = score is not None
     attempts = cell.attempts
     usages = [Usage.model_validate(usage) for usage in cell.counted.usage] if cell.counted else []
-    cost = cost_of(cell.counted, usages, prices)
+    limits = experiment.run.case(key.case_name).limits
+    at_most_usd = plausible_usd(reservation_usd(limits, experiment.budget_usd, experiment.n_cells))
+    cost = cost_of(cell.counted, usages, prices, at_most_usd)
+    cold = [_cold(usage) for usage in usages]
     return ScoredCell(
         key=key,
         state=cell.state,
@@ -216,8 +219,8 @@ def _scored(
         n_satisfied=sum(one.satisfied is True for one in decided),
         n_unsatisfied=sum(one.satisfied is False for one in decided),
         cost_usd=cost,
-        cold_cost_usd=cost_of(cell.counted, [_cold(usage) for usage in usages], prices) if usages and cost is not None else None,
-        cost_over_usd=cost_over_usd(experiment.run.case(key.case_name).limits, cost),
+        cold_cost_usd=prices.cost(cold, cell.counted.created_at.date()) if cell.counted and cold and cost is not None else None,
+        cost_over_usd=cost_over_usd(limits, cost),
         spent_usd=sum((one.cost_usd for one in attempts if one.cost_usd is not None), Decimal(0)),
         sandbox_s=cell.counted.sandbox_s if cell.counted else None,
         sandbox_cost_usd=cell.counted.sandbox_cost_usd if cell.counted else None,
@@ -233,7 +236,7 @@ def _scored(
         counted=cell.counted,
         view=cell,
         origin=origin(key),
-        cost_unknown=None if cell.counted is None or cost is not None else why_unknown(cell.counted, usages, prices),
+        cost_unknown=None if cell.counted is None or cost is not None else why_unknown(cell.counted, usages, prices, at_most_usd),
     )
 
 

@@ -81,7 +81,10 @@ def plan(
         secrets.require(arm)
     n_cells = len(locked.run.cell_keys())
     if n_cells > MAX_CELLS:
-        raise SpecError(f"the experiment has {n_cells} cells; at most {MAX_CELLS} are possible", hint="fewer trials or arms, or a smaller dataset")
+        raise SpecError(
+            f"the experiment has {n_cells} cells; at most {MAX_CELLS} are possible",
+            hint="fewer trials or arms, or a smaller dataset",
+        )
     same = records.ledger.find(locked.run.experiment_id)
     moved_from = None if fresh or same else records.ledger.resumable(locked.run.name, locked.run.source_digest)
     resumes = same or moved_from

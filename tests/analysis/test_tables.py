@@ -255,6 +255,7 @@ def test_groups_have_scores_of_their_own() -> None:
         ({"usage": []}, "its agent reported no usage"),
         ({"usage": [USAGE, {"model": "mystery-9", "output": 1}]}, "no price for mystery-9 on 2026-06-01"),
         ({"usage": [USAGE], "evidence": {"models": {"unmeasured": 2}}}, "calls that the model gateway could not measure: 2"),
+        ({"usage": [{"model": "m", "output": 10**9}]}, "its agent reported more than the 1000 USD that are believed of it"),
     ],
 )
 def test_a_cost_that_is_not_known_says_why(more: dict[str, Any], why: str) -> None:
@@ -265,6 +266,10 @@ def test_a_cost_that_is_not_known_says_why(more: dict[str, Any], why: str) -> No
 def test_a_cost_that_is_known_says_who_told() -> None:
     row = scored(attempt(usage_source="self-reported", usage=[USAGE]), prices=[PRICE])
     assert (row.cost_unknown, source_in_words(row)) == (None, "self-reported")
+    much = [{"model": "m", "output": 10**9}]
+    believed = attempt(usage_source="self-reported", usage=much, cost_usd=Decimal(9))
+    for one in (believed, attempt(usage_source="measured", usage=much)):
+        assert scored(one, prices=[PRICE]).cost_usd == 10_000
     nothing = scored(attempt(usage_source="self-reported", cost_usd=Decimal(0)))
     assert source_in_words(nothing) == "its agent reported no call, and could reach nobody"
     assert scored(attempt(1, "infra_failure"), state="failed").cost_unknown is None
