@@ -153,8 +153,11 @@ class Drive:
         )
 
 
-def raise_for(left: Mapping[str, str], n_cells: int) -> None:
-    """End the step as failed when cells have no valid result."""
+def raise_for(context: dg.OpExecutionContext, left: Mapping[str, str], n_cells: int) -> None:
+    """End the step as failed when cells have no valid result, and the run as canceled when that is all that was the matter."""
+    if left and all(why == CANCELLED for why in left.values()):
+        context.instance.report_run_canceling(context.run, "the experiment was cancelled")
+        raise dg.DagsterExecutionInterruptedError(CANCELLED)
     if left:
         raise dg.Failure(
             f"{len(left)} of {n_cells} cells have no valid result",

@@ -5,7 +5,7 @@ from datetime import datetime
 import dagster as dg
 
 from eval_pipeline.defs.backfills import backfill_of
-from eval_pipeline.defs.cells import CANCELLED, Drive, cell_events, raise_for
+from eval_pipeline.defs.cells import Drive, cell_events, raise_for
 from eval_pipeline.defs.partitions import EXPERIMENTS
 from eval_pipeline.defs.pools import CELLS_POOL
 from eval_pipeline.defs.resources import EvalsResource
@@ -34,10 +34,7 @@ def run_partitions(context: dg.OpExecutionContext, services: Services) -> None:
             closed = backfill.close_waiting(left, events.put, drive.ending)
             context.log.info(f"closed {closed} other runs of backfill {backfill.id}")
     mine = {key: left[key] for key in own if key in left}
-    if mine and all(why == CANCELLED for why in mine.values()):
-        context.instance.report_run_canceling(context.run, "the experiment was cancelled")
-        raise dg.DagsterExecutionInterruptedError(CANCELLED)
-    raise_for(mine, len(own))
+    raise_for(context, mine, len(own))
 
 
 @dg.op(
@@ -52,7 +49,7 @@ def drive_cells(context: dg.OpExecutionContext, config: CellsConfig, evals: Eval
         drive = Drive(context, services, events, _created_at(context), lift_cancel=config.lift_cancel)
         left = drive.run(keys)
         events.failed(drive.failed)
-    raise_for(left, len(keys))
+    raise_for(context, left, len(keys))
 
 
 @dg.job(partitions_def=EXPERIMENTS, description="Run the cells of an experiment. `evals experiment run` launches it.")

@@ -56,6 +56,8 @@ def test_a_result_is_shown_with_its_numbers_and_launched_again_only_logged_again
 
 @pytest.mark.long
 def test_partitions_run_what_the_cancelled_experiment_left_open(bench: Bench) -> None:
+    import dagster as dg
+
     project = bench.project
     project.case("c")
     project.case("slow")
@@ -67,6 +69,8 @@ def test_partitions_run_what_the_cancelled_experiment_left_open(bench: Bench) ->
     project.agent("answer yes")  # the experiment stays with the commit it was locked to
     slow, quick = f"{name}/w.slow/a/0", f"{name}/w.c/a/0"
     project.wait_for(lambda: project.engine_pids(name) == [])
+    runs = bench.instance.get_runs(dg.RunsFilter(job_name="run_cells", tags={"evals/experiment": name}))
+    assert [run.status for run in runs] == [dg.DagsterRunStatus.CANCELED]
     assert bench.materialize(quick, slow).success
     assert bench.statuses(name) == {quick: "materialized", slow: "materialized"}
     assert bench.attempts(name) == {quick: 1, slow: 2}
