@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eval_pipeline.domain.world_diff import Counts, DocumentChange, FileChange, Listed, Permissions, RowChange, WorldDiff
+
+if TYPE_CHECKING:
+    from eval_pipeline.analysis.tables import ScoredCell
 
 _MARKS = {"added": "+", "removed": "-", "changed": "~"}
 _NOUNS = {
@@ -24,6 +27,23 @@ def summary_line(summary: Mapping[str, Any]) -> str:
     """Of `WorldDiff.summary`, as an attempt's evidence has it."""
     found = [f"{summary[name]} {nouns[summary[name] != 1]}" for name, nouns in _NOUNS.items() if summary.get(name)]
     return ", ".join(found) or "nothing"
+
+
+def compared_in(cell: ScoredCell) -> dict[str, Any] | None:
+    """Digest and summary of the world_diff, of the counted attempt or of the last that has one."""
+    tried = [attempt for attempt in [cell.counted, *reversed(cell.view.attempts)] if attempt is not None]
+    return next((found for attempt in tried if (found := attempt.evidence.get("world_diff")) is not None), None)
+
+
+def dump_error(cell: ScoredCell) -> str | None:
+    return next((found for one in reversed(cell.view.attempts) if (found := one.evidence.get("dump_error"))), None)
+
+
+def not_compared(cell: ScoredCell, *, dumps: bool) -> str:
+    """Why a cell has no world_diff. dumps: whether its app's manifest has a `dump`."""
+    if not dumps:
+        return "an app's manifest says with `dump` how its state is written"
+    return dump_error(cell) or f"no attempt came as far as its app's `dump`: {cell.error or 'none has ended'}"
 
 
 def diff_lines(diff: WorldDiff) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eval_pipeline.analysis.diffs import diff_lines, summary_line
+from eval_pipeline.analysis.diffs import compared_in, diff_lines, dump_error, not_compared, summary_line
 from eval_pipeline.cli.cell_transcript import transcript
 from eval_pipeline.cli.output import emit, examples, harmless, json_option, note, shown, starts_sandboxes, table, with_settings
 from eval_pipeline.settings import Settings
@@ -78,7 +78,7 @@ def cell_data(settings: Settings, key: str) -> Shown:
         "n_overhead_unknown": cell.n_overhead_unknown,
         "criteria": [row.__dict__ for row in cell.criteria],
         "error": cell.error,
-        "world_diff": _compared(cell),
+        "world_diff": compared_in(cell),
         "adopted_from": cell.view.adopted_from,
         "judge": None if judged is None else asdict(judged),
         "secrets_found": cell.view.secrets_found,
@@ -126,8 +126,10 @@ def show_cell(found: Shown) -> None:
         click.echo(f"error: {harmless(cell.error)}")
     click.echo(f"\n{harmless((answer or 'no answer').strip())}\n")
     _show_secrets(cell)
-    if (compared := _compared(cell)) is not None:
+    if (compared := compared_in(cell)) is not None:
         click.echo(f"changed in the application: {harmless(summary_line(compared))}\n")
+    elif (why := dump_error(cell)) is not None:
+        click.echo(f"changed in the application: not known: {harmless(first_line(why) or why)}\n")
     rows = [[row.id, row.points, row.verdict if row.status == "ok" else row.status, row.reason] for row in cell.criteria]
     table(["criterion", "points", "verdict", "reason"], rows, right=["points", "verdict"])
     if cell.groups:
@@ -296,22 +298,17 @@ def diff(settings: Settings, key: str, as_json: bool) -> None:
     from eval_pipeline.domain.world_diff import WorldDiff
     from eval_pipeline.errors import NotFound
     from eval_pipeline.store.artifacts import open_store
+    from eval_pipeline.store.records import read_records
 
     with stored_cell(settings, key) as cell:
-        compared = _compared(cell)
+        compared = compared_in(cell)
     if compared is None:
-        why = next((a.evidence["dump_error"] for a in reversed(cell.view.attempts) if "dump_error" in a.evidence), None)
-        hint = harmless(why) if why else "an app's manifest says with `dump` how its state is written"
-        raise NotFound(f"no state was compared for {key}", hint=hint)
+        with read_records(settings) as records:
+            dumps = records.ledger.experiment(cell.key.experiment).run.arm(cell.key.arm).manifest.dump is not None
+        raise NotFound(f"no state was compared for {key}", hint=harmless(not_compared(cell, dumps=dumps)))
     with open_store(settings).open(compared["digest"]) as stream:
         found = WorldDiff.model_validate_json(stream.read())
     emit(found.model_dump(mode="json"), as_json, lambda: click.echo(harmless("\n".join(diff_lines(found)))))
-
-
-def _compared(cell: ScoredCell) -> dict[str, Any] | None:
-    """Digest and summary of the world_diff, of the counted attempt or of the last that has one."""
-    tried = [attempt for attempt in [cell.counted, *reversed(cell.view.attempts)] if attempt is not None]
-    return next((found for attempt in tried if (found := attempt.evidence.get("world_diff")) is not None), None)
 
 
 @contextmanager
