@@ -21,7 +21,10 @@ from eval_pipeline.cli.output import (
 from eval_pipeline.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from eval_pipeline.analysis.rescored import ArmChange
+    from eval_pipeline.analysis.tables import ScoredCell
     from eval_pipeline.domain.experiment import JudgeSpec
     from eval_pipeline.domain.lock import ScoreLock
     from eval_pipeline.runner.judges import JudgeReport
@@ -56,7 +59,8 @@ def command(
 ) -> int:
     """Judge the stored results of an experiment again. No agent is run, and no verdict that is there is asked for again.
 
-    Without options it asks again what was asked in vain. The new scores replace the old ones in tables; what they change is shown, paired.
+    Without options it asks again what was asked in vain. The new scores replace the old ones in tables. What another scoring changes is shown, paired;
+    and how many had no score, before and now. A policy or prices that changed are taken up by `evals experiment run`.
     """
     from eval_pipeline.analysis.load import load_table
     from eval_pipeline.analysis.rescored import arm_changes
@@ -82,12 +86,13 @@ def command(
         elif len(history := records.scorings.history(before.id)) > 1:
             old = history[-2].score
         experiment = records.ledger.experiment(before.id)
+        n_missing_before = _without_score(load_table(records, before))
         report = _ask(settings, records, experiment)
         launch(settings, experiment, only_score=True).process.wait()  # the tables that the UI shows
         now = load_table(records, experiment)
         comparable = old.policy == experiment.score.policy and old.digest != experiment.score.digest
         changes = arm_changes(experiment, load_table(records, replace(experiment, score=old)), now) if comparable else []
-    n_missing = sum(cell.valid and cell.score is None for cell in now)
+    n_missing = _without_score(now)
     data = {
         "experiment": experiment.id,
         "score_lock": experiment.score.digest,
@@ -95,11 +100,16 @@ def command(
         "n_calls": report.n_calls,
         "n_failed": report.n_failed,
         "stopped": report.stopped,
+        "n_without_score_before": n_missing_before,
         "n_without_score": n_missing,
         "arms": [asdict(one) for one in changes],
     }
     emit(data, as_json, lambda: _people(data, changes), failure := _failure(report, n_missing))
     return 0 if failure is None else 3 if failure.code == "budget_exceeded" else 1
+
+
+def _without_score(table: Sequence[ScoredCell]) -> int:
+    return sum(cell.valid and cell.score is None for cell in table)
 
 
 def _dry_run(records: Records, before: ExperimentRow, score: ScoreLock, as_json: bool) -> None:
@@ -164,6 +174,8 @@ def _failure(report: JudgeReport, n_missing: int) -> Failure | None:
 
 def _people(data: dict[str, Any], changes: list[ArmChange]) -> None:
     click.echo(f"{data['experiment']}: {data['n_calls']} calls of its judge, {data['n_failed']} criteria without a verdict")
+    if data["n_without_score_before"]:
+        click.echo(f"valid cells without a score: {data['n_without_score_before']} before, {data['n_without_score']} now")
     if not changes:
         return
     rows = [

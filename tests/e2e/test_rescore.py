@@ -76,7 +76,8 @@ def test_what_could_not_be_judged_is_asked_again(project: Project, judge: Loopba
     told = project.evals("score", "failing", check=False)
     assert (told["exit_code"], told["error"]["code"]) == (1, "not_judged") and "401" in told["error"]["message"]
     judge.faults.clear()
-    assert project.evals("score", "failing")["n_calls"] == 1
+    asked = project.evals("score", "failing")
+    assert (asked["n_calls"], asked["n_without_score_before"], asked["n_without_score"]) == (1, 1, 0)
     assert (scores(project, "failing"), runs(project, "failing")) == ([1.0], before)
 
 
