@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
 from eval_pipeline.domain.cell import CellState
 from eval_pipeline.domain.experiment import WORKTREE, Budget
 from eval_pipeline.domain.ids import CellKey
-from eval_pipeline.domain.lock import RunLock
+from eval_pipeline.domain.lock import RunLock, ScoreLock
 from eval_pipeline.errors import SpecError
 from eval_pipeline.runner.estimate import ModelEstimate, SandboxEstimate, estimate, estimate_models
 from eval_pipeline.runner.models import not_measured
@@ -104,7 +105,7 @@ def plan(
         n_done=len(done),
         adopted=adopted,
         open_cells=tuple(map(str, open_cells)),
-        judge=_judge_estimate(locked, run, records),
+        judge=judge_estimate(locked.score, run, resumes, [key for key in run.cell_keys() if str(key) not in done], records),
         n_judge_criteria=sum(criterion.judge for case in judged for criterion in case.rubric.criteria),
         n_cases_with_judge=len(judged),
         max_cost_usd=cost.max_cost_usd,
@@ -143,13 +144,19 @@ def _adopted(run: RunLock, records: Records) -> dict[str, str]:
     return records.reuse.planned(run.experiment_id, {str(key): run.cell_digest(key) for key in run.cell_keys()})
 
 
-def _judge_estimate(locked: Locked, run: RunLock, records: Records) -> JudgeEstimate:
-    """Of all cells: what is known already is not asked again, which makes it less."""
-    judge = locked.score.judge
+def judge_estimate(
+    score: ScoreLock, run: RunLock, resumes: ExperimentRow | None, unjudged: Iterable[CellKey], records: Records
+) -> JudgeEstimate:
+    """unjudged: cells of which nothing is known yet, open or adopted: each criterion is a call. Of those done, what they lack."""
+    judge = score.judge
     if judge is None:
         return JudgeEstimate()
-    counts = {name: sum(one.judge for one in case.rubric.criteria) for name, case in locked.score.cases.items()}
-    n_calls = sum(counts[key.case_name] for key in run.cell_keys()) * judge.votes
+    counts = {name: sum(one.judge for one in case.rubric.criteria) for name, case in score.cases.items()}
+    n_calls = sum(counts[key.case_name] for key in unjudged) * judge.votes
+    if resumes is not None:
+        from eval_pipeline.runner.judges import open_cells  # with the client of judges: most plans need none
+
+        n_calls += sum(cell.n_calls for cell in open_cells(records, replace(resumes, score=score), again=False))
     mean = records.judge_calls.mean_cost_usd(judge_version(judge))
     if mean is None or not n_calls:
         return JudgeEstimate(n_calls=n_calls)

@@ -25,6 +25,7 @@ from support.places import short_dir
 
 from eval_pipeline.domain.cell import Outcome
 from eval_pipeline.domain.experiment import JudgeSpec
+from eval_pipeline.runner.planning import judge_estimate
 from eval_pipeline.settings import JudgeSettings, Settings
 from eval_pipeline.store.judge_calls import CALLS, CALLS_PER_MINUTE
 
@@ -86,6 +87,16 @@ def test_a_cell_is_judged_and_never_asked_about_again(runs: JudgedRuns, judge: L
     assert cell.criteria[0].quotes == [GOOD]
     assert runs.judge(experiment, again=True).n_calls == 0
     assert len(judge.requests) == 3
+
+
+def test_a_plan_counts_the_calls_that_are_still_to_be_made(runs: JudgedRuns, judge: LoopbackJudge) -> None:
+    experiment = runs.experiment(spec(judge, votes=2), [LEASE, FUEL], [GOOD, "Nothing."])
+    score, run, records = experiment.score, experiment.run, runs.records
+    assert judge_estimate(score, run, None, run.cell_keys(), records).n_calls == 8
+    assert judge_estimate(score, run, experiment, [], records).n_calls == 8
+    runs.judge(experiment)
+    assert judge_estimate(score, run, experiment, [], records).n_calls == 0
+    assert judge_estimate(score, run, experiment, run.cell_keys()[:1], records).n_calls == 4
 
 
 def test_the_judge_sees_the_work_and_neither_arm_nor_points(runs: JudgedRuns, judge: LoopbackJudge) -> None:
