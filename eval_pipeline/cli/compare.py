@@ -201,6 +201,8 @@ def _power_lines(found: Comparison) -> list[str]:
         return ["what would tell: unknown; that takes two shared cases at least"]
     if "one_cluster" in found.difference.flags:
         return ["what would tell: cases of other worlds; no number of cases or trials of this one does"]
+    if power.detectable == 0.0:
+        return ["what would tell: unknown; these differences do not vary, so they do not say how far new ones would"]
     trials = f"{power.trials_a:.3g}" + ("" if power.trials_a == power.trials_b else f" and {power.trials_b:.3g}")
     design = f"{counted(power.n_cases, 'case', 'cases')} x {trials} {'trial' if trials == '1' else 'trials'}"
     impossible = power.detectable is None or power.detectable > found.score_high - found.score_low

@@ -133,7 +133,7 @@ def plan_lines(
     if planned.judge.n_calls:
         lines.append(_judge_line(planned.judge))
     if planned.n_open:
-        lines.append(_time_line(time))
+        lines.append(time_line(time))
     lines += [] if shows is None else _outlook_lines(shows, planned.run.trials, _span(locked))
     if (schedule := _schedule(locked)) is not None:
         when = f"{schedule['cron']} ({schedule['timezone']}), next at {shown(schedule['next_due'])}"
@@ -255,11 +255,13 @@ def _settings(config: Mapping[str, Any]) -> str:
     return "".join(f", {name}={harmless(value)}" for name, value in plain.items())
 
 
-def _time_line(time: TimeEstimate) -> str:
+def time_line(time: TimeEstimate) -> str:
     from eval_pipeline.cli.progress import duration
 
-    about = "at most about" if time.at_most else "about"
-    return f"time: {about} {duration(time.seconds)} at {counted(time.concurrency, 'cell', 'cells')} at a time"
+    places = f"at {counted(time.concurrency, 'cell', 'cells')} at a time"
+    if time.at_most:
+        return f"time: agents run for at most about {duration(time.seconds)} {places}; setting up, judging and further attempts come on top"
+    return f"time: about {duration(time.seconds)} {places}; judging and further attempts come on top"
 
 
 def _span(locked: Locked) -> float:

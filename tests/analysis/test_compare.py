@@ -161,6 +161,12 @@ def test_what_would_tell_says_of_how_many_worlds_the_cases_are() -> None:
     assert "what would tell: cases of other worlds" in alone and "of the time" not in alone
 
 
+def test_what_never_varied_does_not_tell_what_would_show() -> None:
+    did = {f"c{n}/{arm}/0": Did(a=1, b=1) for n in range(8) for arm in "xy"}
+    lines = verdict_lines(compared(did, one_a_world([f"c{n}" for n in range(8)])))
+    assert lines[-1] == "what would tell: unknown; these differences do not vary, so they do not say how far new ones would"
+
+
 def test_what_is_missing_decides_a_verdict_and_it_passes_nothing() -> None:
     did = {
         f"c{n}/{arm}/{trial}": Did(a=1, b=(n + trial) % 2 if n < 2 else 1)
