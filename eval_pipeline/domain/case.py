@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from eval_pipeline.domain.base import Grown, Spec
-from eval_pipeline.domain.ids import Slug
+from eval_pipeline.domain.ids import Slug, check_written
 from eval_pipeline.domain.rubric import Rubric
 
 
@@ -42,7 +42,7 @@ class CaseSpec(Spec):
     id: Slug
     prompt: Annotated[str, Field(min_length=1)]
     rubric: Rubric
-    deliverables: tuple[str, ...] = ()
+    deliverables: tuple[Annotated[str, AfterValidator(check_written)], ...] = ()
     limits: Limits = Limits()
     tags: tuple[Slug, ...] = ()
     reference: str | None = None

@@ -19,9 +19,16 @@ def check_slug(value: str) -> str:
     """Return `value`, or raise ValueError: names end up in paths, partition keys and sandbox tags."""
     if len(value) > SLUG_MAX or not SLUG_PATTERN.fullmatch(value):
         raise ValueError(
-            f"{value!r} is not a name: lower-case letters and digits, joined by single '-' or '_', at most {SLUG_MAX} characters"
+            f"{value!r} is not a name: a to z and 0 to 9, joined by single '-' or '_', at most {SLUG_MAX} characters"
         )
     return value
+
+
+def check_written(path: str) -> str:
+    """Return `path`, or raise ValueError: what an agent leaves stands below its files/."""
+    if path.startswith("/") or ".." in path.split("/"):
+        raise ValueError(f"{path!r} can't be written by an agent: name a file below its files/, without a leading / and ..")
+    return path
 
 
 Slug = Annotated[str, AfterValidator(check_slug)]

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from eval_pipeline.domain.case import Case, CaseSpec
 from eval_pipeline.domain.experiment import AppSpec, DatasetSpec, ExperimentSpec
-from eval_pipeline.domain.ids import check_slug
+from eval_pipeline.domain.ids import check_slug, check_written
 from eval_pipeline.domain.rubric import Criterion
 from eval_pipeline.domain.world import WorldSpec
 from eval_pipeline.errors import NotFound, SpecError
@@ -49,7 +49,7 @@ class Library:
 
     def world_names(self) -> list[str]:
         if not self.root.is_dir():
-            hint = "run the command in the project's folder, or name another worlds_src in EVALS_WORLDS_DIR"
+            hint = "run the command in the project's folder, name another worlds_src in EVALS_WORLDS_DIR, or begin one: `mkdir worlds_src`"
             raise NotFound(f"there is no folder {self.root}", hint=hint)
         folder = self.root / "worlds"
         return sorted(path.parent.name for path in folder.glob("*/world.yaml")) if folder.is_dir() else []
@@ -243,6 +243,8 @@ def _with_check(file: YamlFile, folder: Path, index: int, criterion: Criterion) 
     try:
         check = with_files(criterion.check, folder)
         validate_check(check, per_occurrence=criterion.per_occurrence)
+        for written in _looked_in(check):
+            check_written(written)
     except ValueError as error:
         raise SpecError(str(error), where=file.where(("rubric", "criteria", index, "check"))) from None
     return criterion.model_copy(update={"check": check})
@@ -268,6 +270,19 @@ def _cited(check: Any) -> Iterator[str]:
                 yield argument if isinstance(argument, str) else argument["document"]
             elif name != "python":
                 yield from _cited(argument)
+
+
+def _looked_in(check: Any) -> Iterator[str]:
+    """The files of every `in` in a check, however deep it stands."""
+    if isinstance(check, list):
+        for part in cast(list[Any], check):
+            yield from _looked_in(part)
+    if isinstance(check, dict):
+        for name, argument in cast(dict[str, Any], check).items():
+            if name == "in" and isinstance(argument, str) and argument.startswith("file:"):
+                yield argument.removeprefix("file:")
+            elif name != "python":
+                yield from _looked_in(argument)
 
 
 def _places(world: World, document: str) -> list[Path]:

@@ -87,6 +87,8 @@ def _measure(checked: Checked, manifest: SnapshotManifest) -> None:
     for entry in manifest.entries:
         part = entry.path.partition("/")[0]
         checked.part_bytes[part] = checked.part_bytes.get(part, 0) + entry.size
+        if not entry.path.isprintable():
+            _warn(checked, repr(entry.path), "its name holds a character that can't be seen", "rename the file")
 
 
 def _look_at_rows(checked: Checked, library: Library, world: World) -> None:
@@ -124,7 +126,7 @@ def _rows(checked: Checked, shown: str, path: Path) -> Iterator[tuple[int, dict[
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = json.loads(line, parse_constant=_no_number)
             except (ValueError, RecursionError) as error:
                 _error(checked, f"{shown}:{number}", f"is not JSON: {error}")
                 return
@@ -132,6 +134,11 @@ def _rows(checked: Checked, shown: str, path: Path) -> Iterator[tuple[int, dict[
                 _error(checked, f"{shown}:{number}", f"a row must be a JSON object, found {type(row).__name__}")
                 return
             yield number, cast(dict[str, Any], row)
+
+
+def _no_number(text: str) -> None:
+    """Python reads them all the same, and a dump with one is not compared."""
+    raise ValueError(f"{text} is no number there")
 
 
 def _error(checked: Checked, where: str, what: str) -> None:
@@ -177,6 +184,9 @@ def _look_at_cases(checked: Checked, library: Library, world: World) -> None:
                 "is no case: only files named *.yaml in this folder are",
                 "name it <id>.yaml, or remove it",
             )
+    for case_id in sorted({case.spec.id for case in cases} - {path.stem for path in case_paths(world)}):
+        where = library.shown(world.folder / "cases")
+        _warn(checked, where, f"the case {case_id!r} stands in a file of another name", f"name it {case_id}.yaml")
     checked.n_cases = len(cases)
     checked.n_criteria = sum(len(case.spec.rubric.criteria) for case in cases)
     if not case_paths(world):

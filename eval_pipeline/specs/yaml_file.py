@@ -165,12 +165,12 @@ def _message(model: type[BaseModel], detail: ErrorDetails) -> str:
         return f"the key {name!r} is missing"
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] != "value_error":  # ours say themselves what was found
-        message = f"{message.replace('Input should', 'must')}, found {_short(detail['input'])}"
+        message = f"{message.replace('Input should', 'must').replace('a valid array', 'a list')}, found {_short(detail['input'])}"
     return f"{name}: {message}" if name else message
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = "nothing" if value is None else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

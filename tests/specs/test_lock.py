@@ -241,6 +241,15 @@ def test_checks_are_read_when_the_case_is(project: Project) -> None:
         Library(project.worlds).case("w.d")
 
 
+def test_a_check_looks_at_what_an_agent_can_have_written(project: Project) -> None:
+    outside = {
+        "all": [{"contains": {"text": "x", "in": "file:a/b.md"}}, {"contains": {"text": "x", "in": "file:../../etc/passwd"}}]
+    }
+    project.case("d", criteria=[{"id": "a", "text": "A", "points": 1, "check": outside}])
+    with pytest.raises(SpecError, match=r"w/cases/d.yaml:\d+: '../../etc/passwd' can't be written by an agent"):
+        Library(project.worlds).case("w.d")
+
+
 @pytest.mark.parametrize("name", ["Bad", "a b", "é", "ａ", "a/b", "../w", "a\n", ""])
 @pytest.mark.parametrize("what", ["case", "arm", "experiment", "world"])
 def test_bad_names_in_files(project: Project, what: str, name: str) -> None:
@@ -297,8 +306,9 @@ def test_a_folder_without_anything_has_nothing(tmp_path: Path) -> None:
 
 
 def test_no_folder_at_all_is_said(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="there is no folder"):
+    with pytest.raises(NotFound, match="there is no folder") as caught:
         Library(tmp_path / "worlds_src").all_cases()
+    assert "mkdir worlds_src" in (caught.value.hint or "")
 
 
 def test_a_citation_of_a_document_that_is_not_there_is_refused(project: Project) -> None:

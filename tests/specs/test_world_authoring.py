@@ -75,6 +75,9 @@ WRONG: dict[str, tuple[Callable[[Project], Any], str, str]] = {
     "row is no object": (lambda p: row(p, {"id": 1}, "[1]"), "error", "users.jsonl:2: a row must be a JSON object, found list"),
     "row without id": (lambda p: row(p, {"id": 1}, {"n": 1}, {"n": 2}), "warning", "users.jsonl:2: the row has no `id` (and 1 more lines)"),
     "id twice": (lambda p: row(p, {"id": 1}, {"id": 2}, {"id": 1}), "warning", "users.jsonl:3: the id 1 stands already in line 1"),
+    "row with a number that is none": (lambda p: row(p, '{"id": 1, "n": NaN}'), "error", "users.jsonl:1: is not JSON: NaN is no number there"),
+    "name on two lines": (lambda p: p.write("worlds/w/documents/a\nb.txt", "x"), "warning", "'documents/a\\nb.txt': its name holds"),
+    "case in a file of another name": (lambda p: (p.case("d"), (p.worlds / "worlds/w/cases/d.yaml").rename(p.worlds / "worlds/w/cases/e.yaml")), "warning", "the case 'd' stands in a file of another name"),
     "no table": (lambda p: (row(p, {"id": 1}), p.write("worlds/w/database/users.csv", "id")), "warning", "users.csv: is no table"),
     "rule": (
         lambda p: rules(p, "rules:\n- {match: 'documents/lease*', readers: []}\n- {match: 'lease*', readers: []}\n"),
