@@ -140,10 +140,14 @@ def show_cell(found: Shown) -> None:
         table(["attempt", "sandbox", "outcome", "started", "ended", "error"], attempts, "\nattempts")
     if any(attempt.error for attempt in cell.view.attempts) and any(attempt.bundle for attempt in cell.view.attempts):
         click.echo(f"what the agent printed: evals cell logs {cell.view.key}")
+    isolated: dict[str, list[str]] = {}
     for attempt in cell.view.attempts:
         if (isolation := attempt.evidence.get("isolation")) is not None:
             lacks = f", without: {', '.join(isolation['missing'])}" if isolation["missing"] else ""
-            click.echo(f"isolation of attempt {attempt.number}: {isolation['level']}{lacks}")
+            isolated.setdefault(f"{isolation['level']}{lacks}", []).append(str(attempt.number))
+    for said, numbers in isolated.items():
+        click.echo(f"isolation of attempt {', '.join(numbers)}: {said}")
+    for attempt in cell.view.attempts:
         if count := attempt.evidence.get("egress_refused_count"):
             click.echo(f"egress refused in attempt {attempt.number}: {count}")
             kinds = attempt.evidence["egress_refused"]

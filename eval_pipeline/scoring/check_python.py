@@ -1,7 +1,8 @@
 """The check `python`: a program of the author's own, `def check(...)`, in a file beside the case.
 
 It names as its parameters what it looks at:
-  answer      text, or None          texts       deliverables as text by name (also .docx, .xlsx, .pdf, .eml), those that have one
+  answer      text; None where there is none, as of a failed agent
+  texts       deliverables as text by name (also .docx, .xlsx, .pdf, .eml), those that have one
   files       bytes by name          world       pathlib.Path of the snapshot, read-only
   world_diff  as JSON, or None       usage       what the agent used, one mapping a model
   options     what stands in `with`
