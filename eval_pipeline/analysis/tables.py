@@ -11,7 +11,7 @@ from eval_pipeline.analysis.cell_cost import cost_of, why_unknown
 from eval_pipeline.analysis.human import HUMAN_VERSION
 from eval_pipeline.analysis.origin import Origin, origins
 from eval_pipeline.analysis.stat_scores import CriterionVerdict, cell_value, critical_ok, pass_cell, score_cell, score_groups
-from eval_pipeline.domain.budget import cost_over_usd, plausible_usd, reservation_usd
+from eval_pipeline.domain.budget import cost_over_usd
 from eval_pipeline.domain.cell import CellState, Outcome
 from eval_pipeline.domain.failure import Failure, failure_of
 from eval_pipeline.domain.ids import CellKey
@@ -201,7 +201,7 @@ def _scored(
     attempts = cell.attempts
     usages = [Usage.model_validate(usage) for usage in cell.counted.usage] if cell.counted else []
     limits = experiment.run.case(key.case_name).limits
-    at_most_usd = plausible_usd(reservation_usd(limits, experiment.budget_usd, experiment.n_cells))
+    at_most_usd = experiment.believed_usd(limits)
     cost = cost_of(cell.counted, usages, prices, at_most_usd)
     cold = [_cold(usage) for usage in usages]
     return ScoredCell(

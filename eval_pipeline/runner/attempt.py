@@ -38,7 +38,7 @@ from eval_pipeline.runner.models import goes_through_gateway, not_measured
 from eval_pipeline.runner.persist import Kept, Persisted
 from eval_pipeline.runner.redacted import redacted, redacted_end
 from eval_pipeline.runner.setup import AGENT_ENV, Ground, lay_ground, set_up, take_ready
-from eval_pipeline.runner.used import believed_usd, measured, record, spent
+from eval_pipeline.runner.used import measured, record, spent
 from eval_pipeline.sandbox import modal_plan
 from eval_pipeline.sandbox.base import CommandState, Limit, Phase, Sandbox
 from eval_pipeline.store.handovers import hand_over
@@ -255,11 +255,11 @@ class Attempt:
         return None if found is None else await measured(found)
 
     def _spent(self, seen: Measured | None, claimed: Sequence[Usage]) -> dict[str, Any]:
-        at_most_usd, day = believed_usd(self.context.experiment, self.case.limits), self._day
+        at_most_usd, day = self.context.experiment.believed_usd(self.case.limits), self._day
         return spent(seen, claimed, self.context.prices, day, may_use_none=False, at_most_usd=at_most_usd)
 
     def _record(self, seen: Measured | None, claimed: Sequence[Usage]) -> dict[str, Any]:
-        at_most_usd = believed_usd(self.context.experiment, self.case.limits)
+        at_most_usd = self.context.experiment.believed_usd(self.case.limits)
         return record(seen, claimed, self.context.prices, self._day, at_most_usd=at_most_usd)
 
     @property

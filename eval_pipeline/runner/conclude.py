@@ -14,7 +14,7 @@ from eval_pipeline.domain.outcome import decide
 from eval_pipeline.errors import OutputUnreadable, SandboxLost, StoreError
 from eval_pipeline.runner.meter import exceeded
 from eval_pipeline.runner.persist import Persisted, Persister
-from eval_pipeline.runner.used import believed_usd, record, spent
+from eval_pipeline.runner.used import record, spent
 from eval_pipeline.sandbox.base import Sandbox
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.store.ledger import ExperimentRow, OpenAttempt
@@ -40,7 +40,7 @@ def concluded(experiment: ExperimentRow, key: CellKey, prices: PriceBook, end: H
     seen = end.measured
     usages, calls = (left.usages, left.calls) if seen is None else (list(seen.usages), seen.calls)
     limits = experiment.run.case(key.case_name).limits
-    at_most_usd = believed_usd(experiment, limits)
+    at_most_usd = experiment.believed_usd(limits)
     decision = decide(
         left.result,
         exit_code=end.exit_code,

@@ -6,7 +6,6 @@ from decimal import Decimal
 
 from eval_pipeline.domain.ids import CellKey
 from eval_pipeline.domain.usage import Usage
-from eval_pipeline.runner.used import believed_usd
 from eval_pipeline.scoring.prices import PriceBook
 from eval_pipeline.store.database import Database
 from eval_pipeline.store.ledger import ExperimentRow
@@ -35,4 +34,4 @@ def settle_unpriced(database: Database, experiment: ExperimentRow) -> None:
 
 def _above(cost: Decimal | None, experiment: ExperimentRow, attempt: UnpricedAttempt) -> bool:
     limits = experiment.run.case(CellKey.parse(attempt.cell_key).case_name).limits
-    return cost is not None and cost > believed_usd(experiment, limits)
+    return cost is not None and cost > experiment.believed_usd(limits)

@@ -8,14 +8,11 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
-from eval_pipeline.domain.budget import plausible_usd, reservation_usd
-from eval_pipeline.domain.case import Limits
 from eval_pipeline.domain.handover import Measured
 from eval_pipeline.domain.outcome import Stop
 from eval_pipeline.domain.usage import Usage
 from eval_pipeline.gateway.model_log import Call, ModelLog
 from eval_pipeline.scoring.prices import PriceBook
-from eval_pipeline.store.ledger import ExperimentRow
 
 _LAST_CALLS_S = 10.0  # an agent has ended, and the provider may still be at its last answer
 _POLL_S = 0.05
@@ -48,10 +45,6 @@ def _in_words(fault: Call) -> str:
 def refused(log: ModelLog) -> Stop | None:
     """The limit at which the gateway refused a call."""
     return next((stop for why, stop in _STOPS.items() if why in log.refusals), None)
-
-
-def believed_usd(experiment: ExperimentRow, limits: Limits) -> Decimal:
-    return plausible_usd(reservation_usd(limits, experiment.budget_usd, experiment.n_cells))
 
 
 def spent(

@@ -11,6 +11,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from eval_pipeline.domain.budget import plausible_usd, reservation_usd
+from eval_pipeline.domain.case import Limits
 from eval_pipeline.domain.handover import Handover
 from eval_pipeline.domain.lock import RunLock, ScoreLock
 from eval_pipeline.domain.world import SnapshotManifest
@@ -85,6 +87,10 @@ class ExperimentRow:
     budget_cells: int | None = None
     budget_wall_s: float | None = None
     begun_cells: int = 0
+
+    def believed_usd(self, limits: Limits) -> Decimal:
+        """Of what an agent says itself that it cost, for a case with these limits."""
+        return plausible_usd(reservation_usd(limits, self.budget_usd, self.n_cells))
 
 
 def read_attempt(row: sa.Row[Any]) -> OpenAttempt:
